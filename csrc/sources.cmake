@@ -1,0 +1,20 @@
+# Every source of the core, by layer, lowest layer first.
+set(RDMATX_BASE_SOURCES
+  csrc/base/dynlib.cpp
+  csrc/base/error.cpp
+  csrc/base/log.cpp
+  csrc/base/shared_memory.cpp
+)
+set(RDMATX_VERBS_SOURCES
+  csrc/verbs/system.cpp
+)
+set(RDMATX_SOFT_SOURCES
+)
+set(RDMATX_GPU_SOURCES
+)
+set(RDMATX_RDMA_SOURCES
+)
+set(RDMATX_MESSAGING_SOURCES
+)
+set(RDMATX_BINDINGS_SOURCES
+)

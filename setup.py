@@ -1,0 +1,44 @@
+"""Builds the C++ core with CMake; everything else is in pyproject.toml."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+class CMakeBuild(build_ext):
+    """Runs CMake once and lets it install the core and the extension into the package."""
+
+    def build_extension(self, ext: Extension) -> None:
+        source = Path(__file__).resolve().parent
+        package = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        build = Path(os.environ.get("RDMATX_BUILD_DIR", self.build_temp)).resolve()
+        build.mkdir(parents=True, exist_ok=True)
+        cmake = shutil.which("cmake")
+        if cmake is None:
+            raise SystemExit("rdmatx needs CMake 3.22 or newer to build: pip install cmake")
+        configure = [
+            cmake,
+            "-S",
+            str(source),
+            "-B",
+            str(build),
+            f"-DCMAKE_BUILD_TYPE={os.environ.get('RDMATX_BUILD_TYPE', 'Release')}",
+            f"-DCMAKE_INSTALL_PREFIX={package}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            "-DRDMATX_BUILD_TESTS=OFF",
+        ]
+        if shutil.which("ninja") and not (build / "Makefile").exists():
+            configure += ["-G", "Ninja"]
+        configure += os.environ.get("RDMATX_CMAKE_ARGS", "").split()
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
+        subprocess.run(configure, check=True)
+        subprocess.run([cmake, "--build", str(build), "--parallel", jobs], check=True)
+        subprocess.run([cmake, "--install", str(build), "--component", "python"], check=True)
+
+
+setup(ext_modules=[Extension("rdmatx._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
