@@ -41,5 +41,11 @@ class CMakeBuild(build_ext):
         subprocess.run(compile_, check=True)
         subprocess.run([cmake, "--install", str(build), "--component", "python"], check=True)
 
+    def copy_extensions_to_source(self) -> None:
+        """In-place and editable builds: the core goes beside the extension that is linked with it."""
+        super().copy_extensions_to_source()
+        for core in (Path(self.build_lib) / "rdmatx").glob("librdmatx_core.so*"):
+            self.copy_file(str(core), str(Path(__file__).resolve().parent / "rdmatx" / core.name))
+
 
 setup(ext_modules=[Extension("rdmatx._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
