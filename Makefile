@@ -95,7 +95,7 @@ $(MADE)/compiled: $(MADE)/requirements setup.py $(CXX_SOURCES) $(if $(wildcard r
 	@$(STEP) compile 'compiling the core and the extension' $(PYTHON) setup.py -q build_ext --inplace
 	@touch $@
 
-$(MADE)/installed: $(MADE)/compiled pyproject.toml setup.py
+$(MADE)/installed: pyproject.toml setup.py | $(MADE)/compiled
 	@$(STEP) install 'installing rdmatx into .venv, from this folder' $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
