@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "rdma/protection_domain.hpp"
+
+namespace rdmatx {
+
+/// Owns the registration of a range of memory, and holds what keeps that memory alive until the registration
+/// is gone. May be used from any thread.
+///
+/// A range of zero bytes is a region too: nothing is registered, its keys are 0, and work requests leave
+/// scatter/gather elements of zero bytes out.
+class RDMATX_API MemoryRegion {
+ public:
+  /// Registers [address, address + bytes). Throws VerbsError: ENOMEM names RLIMIT_MEMLOCK, what is needed and
+  /// the remedy; EFAULT says which memory cannot be registered. Throws UsageError where remote_write or
+  /// remote_atomic is asked for without local_write.
+  static std::shared_ptr<MemoryRegion> create(std::shared_ptr<ProtectionDomain> domain, void* address,
+                                              size_t bytes, Access access,
+                                              std::shared_ptr<void> keepalive = {});
+
+  void* address() const noexcept { return address_; }
+  /// What work requests on either side name: the address as an integer.
+  uint64_t remote_address() const noexcept { return reinterpret_cast<uint64_t>(address_); }
+  size_t bytes() const noexcept { return bytes_; }
+  Access access() const noexcept { return access_; }
+  uint32_t local_key() const noexcept { return local_key_; }
+  uint32_t remote_key() const noexcept { return remote_key_; }
+  const std::shared_ptr<ProtectionDomain>& protection_domain() const noexcept { return domain_; }
+
+ private:
+  MemoryRegion(std::shared_ptr<ProtectionDomain> domain, void* address, size_t bytes, Access access,
+               std::shared_ptr<void> keepalive);
+
+  std::shared_ptr<ProtectionDomain> domain_;
+  std::shared_ptr<void> keepalive_;
+  void* address_;
+  size_t bytes_;
+  Access access_;
+  MemoryRegionHandle handle_;
+  uint32_t local_key_ = 0;
+  uint32_t remote_key_ = 0;
+};
+
+}  // namespace rdmatx

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rdma/device.hpp"
+
+namespace rdmatx {
+
+/// Where devices come from: the system's libibverbs, or the software HCA.
+enum class Provider { automatic, system, soft };
+/// "auto", "system", "soft"; throws UsageError for any other text.
+RDMATX_API Provider parse_provider(const std::string& text);
+RDMATX_API const char* provider_name(Provider provider) noexcept;
+
+/// Why the system has no RDMA device that serves. Each has a remedy of its own.
+enum class SystemState {
+  ready,              // a device with an ACTIVE port
+  no_library,         // libibverbs cannot be loaded
+  no_kernel_support,  // the kernel has no uverbs: no module, or none built in
+  no_device,          // library and kernel are there, no device is
+  permission_denied,  // a device is there, but /dev/infiniband/uverbs* may not be opened
+  no_active_port,     // a device is there, but no port of it is ACTIVE
+};
+RDMATX_API const char* system_state_name(SystemState state) noexcept;
+
+struct SystemReport {
+  SystemState state = SystemState::no_device;
+  /// What was found, as a sentence; and what to do about it. The remedy is empty where all is well.
+  std::string reason;
+  std::string remedy;
+};
+
+struct PortInfo {
+  PortAttributes attributes;
+  std::vector<GidEntry> gids;
+};
+
+struct DeviceInfo {
+  DeviceAttributes attributes;
+  std::vector<PortInfo> ports;
+};
+
+/// A device, and why it is this one.
+struct Choice {
+  const Verbs* verbs = nullptr;
+  Provider provider = Provider::soft;
+  std::string device;
+  std::string reason;
+};
+
+/// Everything there is to see of the devices of a provider (automatic: of both). A provider that has none
+/// adds none: system_report() says why. Opens and closes each device.
+RDMATX_API std::vector<DeviceInfo> list_devices(Provider provider = Provider::automatic);
+RDMATX_API DeviceInfo describe_device(const Device& device);
+
+/// Looks at the system's side of RDMA without changing anything. Never throws for what it finds.
+RDMATX_API SystemReport system_report();
+
+/// Chooses: an explicit argument, else RDMATX_DEVICE and RDMATX_PROVIDER, else an ACTIVE port of the system,
+/// else the software HCA, with one warning a process that says why. An empty name is "whichever serves".
+/// Throws UnavailableError with reason and remedy where what was asked for is not there: the system provider
+/// never falls back.
+RDMATX_API Choice choose_device(const std::string& device = {}, Provider provider = Provider::automatic);
+
+/// choose_device() and Device::open() in one.
+RDMATX_API std::shared_ptr<Device> open_device(const std::string& device = {},
+                                               Provider provider = Provider::automatic);
+
+}  // namespace rdmatx
