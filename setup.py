@@ -10,6 +10,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 
+def run(command: list[str]) -> None:
+    """Runs CMake; where it fails, its own words are what matters, not a traceback of this file."""
+    status = subprocess.run(command, check=False).returncode
+    if status != 0:
+        raise SystemExit(f"{' '.join(command)} failed (exit status {status}); its reason stands above")
+
+
 class CMakeBuild(build_ext):
     """Runs CMake once and lets it install the core and the extension into the package."""
 
@@ -36,10 +43,9 @@ class CMakeBuild(build_ext):
             configure += ["-G", "Ninja"]
         configure += os.environ.get("RDMATX_CMAKE_ARGS", "").split()
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
-        subprocess.run(configure, check=True)
-        compile_ = [cmake, "--build", str(build), "--target", "_C", "--parallel", jobs]
-        subprocess.run(compile_, check=True)
-        subprocess.run([cmake, "--install", str(build), "--component", "python"], check=True)
+        run(configure)
+        run([cmake, "--build", str(build), "--target", "_C", "--parallel", jobs])
+        run([cmake, "--install", str(build), "--component", "python"])
 
     def copy_extensions_to_source(self) -> None:
         """In-place and editable builds: the core goes beside the extension that is linked with it."""
