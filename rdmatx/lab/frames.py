@@ -1,0 +1,63 @@
+"""The one byte stream between the runner and the guest: typed, length-prefixed frames.
+
+Both ends import this file, and the guest does so with nothing but the standard library.
+One ordered stream for everything makes the end certain: when the EXIT frame is here, all
+output is here.
+
+=========  ==============  ===========================================================
+kind       direction       payload
+=========  ==============  ===========================================================
+READY      guest → runner  empty: the device is up, the command is about to start
+OUTPUT     guest → runner  bytes of the command's stdout
+ERROR      guest → runner  bytes of its stderr
+TAKEN      guest → runner  u32: so many bytes of INPUT are with the command now
+FAILED     guest → runner  text: why the guest could not be set up
+EXIT       guest → runner  u8: the exit status, as a shell gives it
+INPUT      runner → guest  bytes for the command's stdin; empty ends it
+SIGNAL     runner → guest  u8: a signal for the command's process group
+WINDOW     runner → guest  u16 rows, u16 columns
+HANGUP     runner → guest  u8: nobody reads stream 1 or 2 any more
+=========  ==============  ===========================================================
+"""
+
+from __future__ import annotations
+
+import struct
+
+READY, OUTPUT, ERROR, TAKEN, FAILED, EXIT = b"rOETFx"
+INPUT, SIGNAL, WINDOW, HANGUP = b"IswH"
+
+INPUT_WINDOW = 65536
+"""Bytes of INPUT that may be on their way without a TAKEN, so that signals never queue behind."""
+
+_HEADER = struct.Struct("<BI")
+_LARGEST = 1 << 20
+
+
+def encode(kind: int, payload: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    return _HEADER.pack(kind, len(payload)) + payload
+
+
+class Decoder:
+    """Cuts a byte stream into frames; owned by one reader."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The frames that ``data`` completes; raises ``ValueError`` on a broken stream."""
+        self._pending += data
+        frames: list[tuple[int, bytes]] = []
+        start = 0
+        while len(self._pending) - start >= _HEADER.size:
+            kind, size = _HEADER.unpack_from(self._pending, start)
+            if size > _LARGEST:
+                raise ValueError(f"a frame of {size} bytes: the stream is broken")
+            end = start + _HEADER.size + size
+            if len(self._pending) < end:
+                break
+            frames.append((kind, bytes(self._pending[start + _HEADER.size : end])))
+            start = end
+        del self._pending[:start]
+        return frames
