@@ -14,7 +14,9 @@ def run(command: list[str]) -> None:
     """Runs CMake; where it fails, its own words are what matters, not a traceback of this file."""
     status = subprocess.run(command, check=False).returncode
     if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed (exit status {status}); its reason stands above")
+        raise SystemExit(
+            f"{' '.join(command)} failed (exit status {status}); its reason stands above"
+        )
 
 
 class CMakeBuild(build_ext):

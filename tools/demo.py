@@ -1,8 +1,8 @@
 """The demo of the README: the weights of all-MiniLM-L6-v2 go from one process to another, and are verified.
 
-The two processes are the command line's own, `rdmatx recv` and `rdmatx send`; this file only finds the weights,
-starts both, compares what arrived with what was sent, and prints what happened. On soft-RoCE it also looks at the
-port's own counters: the bytes must have gone through it.
+The two processes are the command line's own, `rdmatx recv` and `rdmatx send`; this file only finds the
+weights, starts both, compares what arrived with what was sent, and prints what happened. On soft-RoCE it
+also looks at the port's own counters: the bytes must have gone through it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def transfer(path: Path, provider: str) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def packets(device: str) -> tuple[int, int] | None:
-    """Packets sent and received by port 1, or None: NICs do not count what stays on the host, soft-RoCE does."""
+    """Packets sent and received by port 1; None for NICs, which do not count what stays on the host."""
     counters = SYSFS / device / "ports/1/hw_counters"
     try:
         sent, received = (int((counters / name).read_text()) for name in ("sent_pkts", "rcvd_pkts"))
@@ -104,7 +104,9 @@ def check_counters(device: str, sent_bytes: int, before: tuple[int, int] | None)
             f"port 1 of {device} sent {sent:,} packets, too few for {sent_bytes:,} bytes: "
             "they went another way"
         )
-    return f"{sent:,} packets sent and {received:,} received by port 1 of {device}, by its own count"
+    return (
+        f"{sent:,} packets sent and {received:,} received by port 1 of {device}, by its own count"
+    )
 
 
 def main() -> int:
