@@ -156,6 +156,10 @@ test-asan: build
 test-tsan: build
 	@tools/sanitized tsan $(ARGS)
 
+.PHONY: fuzz
+fuzz: build
+	@tools/sanitized fuzz $(ARGS)
+
 .PHONY: bench
 bench: build $(MADE)/torch
 	@$(VENV)/bin/rdmatx bench p2p --vs gloo,cma,memcpy $(ARGS)
