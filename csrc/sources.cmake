@@ -11,10 +11,28 @@ set(RDMATX_VERBS_SOURCES
 set(RDMATX_SOFT_SOURCES
 )
 set(RDMATX_GPU_SOURCES
+  csrc/gpu/buffer.cpp
 )
 set(RDMATX_RDMA_SOURCES
+  csrc/rdma/address.cpp
+  csrc/rdma/completion_queue.cpp
+  csrc/rdma/device.cpp
+  csrc/rdma/faults.cpp
+  csrc/rdma/handle.cpp
+  csrc/rdma/memory_region.cpp
+  csrc/rdma/protection_domain.cpp
+  csrc/rdma/provider.cpp
+  csrc/rdma/queue_pair.cpp
+  csrc/rdma/queue_pair_attributes.cpp
+  csrc/rdma/shared_receive_queue.cpp
+  csrc/rdma/types.cpp
+  csrc/rdma/work.cpp
 )
 set(RDMATX_MESSAGING_SOURCES
+  csrc/messaging/gid_scorer.cpp
+  csrc/messaging/handshake.cpp
+  csrc/messaging/planner.cpp
+  csrc/messaging/remote_key.cpp
 )
 set(RDMATX_BINDINGS_SOURCES
 )

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <arpa/inet.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,7 +32,7 @@ class Completion {
   uint32_t bytes() const noexcept { return completion_.byte_len; }
   bool has_immediate() const noexcept { return (completion_.wc_flags & IBV_WC_WITH_IMM) != 0; }
   /// In host order.
-  uint32_t immediate() const noexcept { return __builtin_bswap32(completion_.imm_data); }
+  uint32_t immediate() const noexcept { return ntohl(completion_.imm_data); }
   uint32_t queue_pair_number() const noexcept { return completion_.qp_num; }
   uint32_t vendor_error() const noexcept { return completion_.vendor_err; }
   unsigned flags() const noexcept { return completion_.wc_flags; }
@@ -39,7 +41,6 @@ class Completion {
   ibv_wc completion_;
 };
 static_assert(sizeof(Completion) == sizeof(ibv_wc));
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "immediates are swapped for little-endian hosts");
 
 /// Owns a completion channel: a file descriptor that becomes readable when an armed completion queue gets a
 /// completion. May be used from any thread.
@@ -58,7 +59,7 @@ class RDMATX_API CompletionChannel {
   friend class CompletionQueue;
   explicit CompletionChannel(std::shared_ptr<Device> device);
   ibv_comp_channel* get() const noexcept { return handle_.get(); }
-  uint64_t enroll();
+  uint64_t reserve_id();
   void enroll(uint64_t id, const std::shared_ptr<CompletionQueue>& queue);
   std::shared_ptr<CompletionQueue> find(uint64_t id);
 

@@ -27,8 +27,8 @@ class RDMATX_API MemoryRegion {
   uint64_t remote_address() const noexcept { return reinterpret_cast<uint64_t>(address_); }
   size_t bytes() const noexcept { return bytes_; }
   Access access() const noexcept { return access_; }
-  uint32_t local_key() const noexcept { return local_key_; }
-  uint32_t remote_key() const noexcept { return remote_key_; }
+  uint32_t local_key() const noexcept { return handle_ ? handle_->lkey : 0; }
+  uint32_t remote_key() const noexcept { return handle_ ? handle_->rkey : 0; }
   const std::shared_ptr<ProtectionDomain>& protection_domain() const noexcept { return domain_; }
 
  private:
@@ -41,8 +41,6 @@ class RDMATX_API MemoryRegion {
   size_t bytes_;
   Access access_;
   MemoryRegionHandle handle_;
-  uint32_t local_key_ = 0;
-  uint32_t remote_key_ = 0;
 };
 
 }  // namespace rdmatx

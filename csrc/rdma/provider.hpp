@@ -30,6 +30,8 @@ struct SystemReport {
   /// What was found, as a sentence; and what to do about it. The remedy is empty where all is well.
   std::string reason;
   std::string remedy;
+
+  std::string text() const { return remedy.empty() ? reason : reason + " " + remedy; }
 };
 
 struct PortInfo {
@@ -40,6 +42,8 @@ struct PortInfo {
 struct DeviceInfo {
   DeviceAttributes attributes;
   std::vector<PortInfo> ports;
+  /// Why the device cannot be opened; then only its name, provider and GUID are known. Else empty.
+  std::string problem;
 };
 
 /// A device, and why it is this one.
@@ -47,6 +51,8 @@ struct Choice {
   const Verbs* verbs = nullptr;
   Provider provider = Provider::soft;
   std::string device;
+  /// The first ACTIVE port; 1 where none is.
+  int port = 1;
   std::string reason;
 };
 

@@ -1,0 +1,86 @@
+#include "rdma/memory_region.hpp"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+namespace rdmatx {
+namespace {
+
+std::string locked_memory_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
+  if (limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return std::to_string(limit.rlim_cur) + " bytes";
+}
+
+/// The likely cause and the remedy of a refused registration (ibv_reg_mr(3)).
+std::string registration_advice(int code, const Device& device, size_t bytes) {
+  switch (code) {
+    case ENOMEM:
+      return "the memory cannot be locked: RLIMIT_MEMLOCK is " + locked_memory_limit() +
+             " for all locked memory of the "
+             "process, and this region alone needs " +
+             std::to_string(bytes) +
+             " bytes. Raise it: `ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in a systemd unit, "
+             "`memlock` in /etc/security/limits.conf, --ulimit memlock=-1 for a container. Where it is not "
+             "the "
+             "limit, the machine is short of memory";
+    case EFAULT:
+      return "the range is not ordinary memory of this process that allows the access: part of it may be "
+             "unmapped, "
+             "read-only although local_write was asked for, or memory of a GPU. GPU memory needs the module "
+             "nvidia-peermem, or registration by dma-buf";
+    case EINVAL:
+      return "the device refuses the range or the access; it takes regions of at most " +
+             std::to_string(device.attributes().limits.max_mr_size) + " bytes";
+    case EOPNOTSUPP:
+      return "the device cannot register memory in this way";
+    default:
+      return "";
+  }
+}
+
+std::string region_text(void* address, size_t bytes, Access access) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", address);
+  return std::to_string(bytes) + " bytes at " + text + ", access " + access_text(access);
+}
+
+ibv_mr* register_memory(const Device& device, ibv_pd* domain, void* address, size_t bytes, Access access) {
+  constexpr Access changes_memory = Access::remote_write | Access::remote_atomic;
+  if ((access & changes_memory) != Access::none && !has_access(access, Access::local_write))
+    throw UsageError(
+        "memory that peers may change needs local_write too (ibv_reg_mr): the access asked for was " +
+        access_text(access));
+  if (bytes == 0) return nullptr;  // no device registers nothing
+  ibv_mr* region = device.verbs()->reg_mr(domain, address, bytes, static_cast<int>(access));
+  if (region) return region;
+  const int code = errno;
+  const std::string advice = registration_advice(code, device, bytes);
+  throw VerbsError("ibv_reg_mr", code,
+                   region_text(address, bytes, access) + (advice.empty() ? "" : ": " + advice));
+}
+
+}  // namespace
+
+std::shared_ptr<MemoryRegion> MemoryRegion::create(std::shared_ptr<ProtectionDomain> domain, void* address,
+                                                   size_t bytes, Access access,
+                                                   std::shared_ptr<void> keepalive) {
+  return std::shared_ptr<MemoryRegion>(
+      new MemoryRegion(std::move(domain), address, bytes, access, std::move(keepalive)));
+}
+
+MemoryRegion::MemoryRegion(std::shared_ptr<ProtectionDomain> domain, void* address, size_t bytes,
+                           Access access, std::shared_ptr<void> keepalive)
+    : domain_(std::move(domain)),
+      keepalive_(std::move(keepalive)),
+      address_(address),
+      bytes_(bytes),
+      access_(access),
+      handle_(domain_->device()->verbs(),
+              register_memory(*domain_->device(), domain_->get(), address, bytes, access)) {}
+
+}  // namespace rdmatx
