@@ -1,0 +1,153 @@
+#include "messaging/handshake.hpp"
+
+#include <algorithm>
+
+#include "messaging/wire.hpp"
+
+namespace rdmatx {
+namespace {
+
+void write_candidate(WireWriter& out, const GidCandidate& candidate) {
+  out.raw(std::as_bytes(std::span(candidate.gid.raw)));
+  out.number(static_cast<uint8_t>(candidate.type));
+  out.number(static_cast<uint8_t>(candidate.link_layer));
+  out.number(candidate.port);
+  out.number(candidate.index);
+  out.number(candidate.lid);
+  out.number(candidate.mtu_bytes);
+  out.number(candidate.prefix_bits);
+}
+
+bool read_candidate(WireReader& in, GidCandidate& candidate) {
+  candidate.gid.raw = in.array<16>();
+  const auto type = in.number<uint8_t>();
+  const auto link_layer = in.number<uint8_t>();
+  candidate.type = static_cast<GidType>(type);
+  candidate.link_layer = static_cast<LinkLayer>(link_layer);
+  candidate.port = in.number<uint8_t>();
+  candidate.index = in.number<uint8_t>();
+  candidate.lid = in.number<uint16_t>();
+  candidate.mtu_bytes = in.number<uint32_t>();
+  candidate.prefix_bits = in.number<uint8_t>();
+  const uint32_t mtu = candidate.mtu_bytes;
+  const bool mtu_known = mtu == 256 || mtu == 512 || mtu == 1024 || mtu == 2048 || mtu == 4096;
+  return in.ok() && type <= static_cast<uint8_t>(GidType::roce_v2) && mtu_known &&
+         candidate.prefix_bits <= 128 && link_layer <= static_cast<uint8_t>(LinkLayer::ethernet) &&
+         candidate.port >= 1;
+}
+
+std::vector<std::byte> with_head(RecordKind kind, std::span<const std::byte> body) {
+  WireWriter out;
+  out.number(RecordHead::magic);
+  out.number(RecordHead::version);
+  out.number(static_cast<uint16_t>(kind));
+  out.number(static_cast<uint32_t>(body.size()));
+  out.raw(body);
+  return out.take();
+}
+
+std::optional<HandshakeRecord> malformed(RecordProblem& problem, const char* what) {
+  problem.text = std::string("the peer's handshake record is malformed: ") + what;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(RecordKind kind, const HandshakeRecord& record) {
+  WireWriter out;
+  out.raw(std::as_bytes(std::span(record.host_id)));
+  out.number(record.process_id);
+  out.text(record.provider.substr(0, 64));
+  out.text(record.device.substr(0, 64));
+  out.number(record.queue_pair_number);
+  out.number(record.packet_sequence_number);
+  out.number(record.slots.data);
+  out.number(record.slots.control);
+  out.number(record.slot_bytes);
+  out.number(record.max_rd_atomic);
+  const size_t count = std::min(record.candidates.size(), HandshakeRecord::max_candidates);
+  out.number(static_cast<uint16_t>(count));
+  for (size_t i = 0; i < count; ++i) write_candidate(out, record.candidates[i]);
+  out.number(record.chosen_listener);
+  out.number(record.chosen_connector);
+  out.text(record.reason.substr(0, 1024));
+  return with_head(kind, out.bytes());
+}
+
+std::vector<std::byte> encode(RecordKind kind, const std::string& text) {
+  WireWriter out;
+  out.text(text.substr(0, 4096));
+  return with_head(kind, out.bytes());
+}
+
+std::optional<RecordHead> decode_head(std::span<const std::byte, RecordHead::wire_bytes> bytes,
+                                      RecordProblem& problem) {
+  WireReader in(bytes);
+  RecordHead head;
+  if (in.number<uint32_t>() != RecordHead::magic) {
+    problem.text = "what came is no rdmatx handshake: another program speaks on this socket";
+    return std::nullopt;
+  }
+  head.version_seen = in.number<uint16_t>();
+  const auto kind = in.number<uint16_t>();
+  head.kind = static_cast<RecordKind>(kind);
+  head.body_bytes = in.number<uint32_t>();
+  if (head.version_seen != RecordHead::version && head.kind != RecordKind::refuse) {
+    problem.text = "the other side speaks version " + std::to_string(head.version_seen) +
+                   " of rdmatx's protocol and this side version " + std::to_string(RecordHead::version) +
+                   ": install the same rdmatx on both";
+    problem.other_version = true;
+    return std::nullopt;
+  }
+  if (kind < static_cast<uint16_t>(RecordKind::hello) || kind > static_cast<uint16_t>(RecordKind::failed)) {
+    problem.text = "a handshake record of unknown kind " + std::to_string(kind) + " came";
+    return std::nullopt;
+  }
+  if (head.body_bytes > RecordHead::max_body_bytes) {
+    problem.text = "a handshake record claims " + std::to_string(head.body_bytes) + " bytes, and at most " +
+                   std::to_string(RecordHead::max_body_bytes) + " are read";
+    return std::nullopt;
+  }
+  return head;
+}
+
+std::optional<HandshakeRecord> decode_handshake(std::span<const std::byte> body, RecordProblem& problem) {
+  WireReader in(body);
+  HandshakeRecord record;
+  record.host_id = in.array<16>();
+  record.process_id = in.number<uint32_t>();
+  record.provider = in.text();
+  record.device = in.text();
+  record.queue_pair_number = in.number<uint32_t>();
+  record.packet_sequence_number = in.number<uint32_t>();
+  record.slots.data = in.number<uint32_t>();
+  record.slots.control = in.number<uint32_t>();
+  record.slot_bytes = in.number<uint32_t>();
+  record.max_rd_atomic = in.number<uint8_t>();
+  const size_t count = in.number<uint16_t>();
+  if (!in.ok()) return malformed(problem, "it is too short");
+  if (count > HandshakeRecord::max_candidates) return malformed(problem, "it has too many addresses");
+  record.candidates.resize(count);
+  for (GidCandidate& candidate : record.candidates)
+    if (!read_candidate(in, candidate)) return malformed(problem, "one of its addresses makes no sense");
+  record.chosen_listener = in.number<uint16_t>();
+  record.chosen_connector = in.number<uint16_t>();
+  record.reason = in.text();
+  if (!in.ok() || in.left() != 0) return malformed(problem, "its length and its content differ");
+  if (record.queue_pair_number > 0xffffff || record.packet_sequence_number > 0xffffff)
+    return malformed(problem, "a queue pair has numbers of 24 bits");
+  const auto sensible = [](uint32_t slots) { return slots >= 2 && slots <= 16384; };
+  if (!sensible(record.slots.data) || !sensible(record.slots.control) || record.slot_bytes < 256 ||
+      record.slot_bytes > (1u << 20))
+    return malformed(problem, "its receive slots make no sense");
+  return record;
+}
+
+std::string decode_text(std::span<const std::byte> body) {
+  std::string text = WireReader(body).text();
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
+}  // namespace rdmatx

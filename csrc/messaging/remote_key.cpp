@@ -1,0 +1,76 @@
+#include "messaging/remote_key.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.hpp"
+#include "messaging/wire.hpp"
+
+namespace rdmatx {
+namespace {
+
+constexpr uint32_t magic = 0x4b584452;  // "RDXK"
+
+// FNV-1a: finds a key that was cut, padded or mixed up on its way; it is no protection against intent.
+uint32_t checksum(std::span<const std::byte> bytes) {
+  uint32_t hash = 2166136261u;
+  for (std::byte b : bytes) hash = (hash ^ static_cast<uint32_t>(b)) * 16777619u;
+  return hash;
+}
+
+std::string letters(uint16_t access) {
+  std::string text;
+  if (access & RemoteAccess::read) text += 'r';
+  if (access & RemoteAccess::write) text += 'w';
+  if (access & RemoteAccess::atomic) text += 'a';
+  return text;
+}
+
+}  // namespace
+
+std::array<std::byte, RemoteKey::wire_bytes> RemoteKey::to_bytes() const {
+  WireWriter out;
+  out.number(magic);
+  out.number(version);
+  out.number(access);
+  out.number(address);
+  out.number(length);
+  out.number(key);
+  out.number(checksum(out.bytes()));
+  std::array<std::byte, wire_bytes> bytes;
+  std::copy(out.bytes().begin(), out.bytes().end(), bytes.begin());
+  return bytes;
+}
+
+RemoteKey RemoteKey::from_bytes(std::span<const std::byte> bytes) {
+  WireReader in(bytes);
+  if (in.number<uint32_t>() != magic)
+    throw UsageError("these bytes are no remote key: pass what bytes(region.key()) gave on the other side");
+  if (const auto theirs = in.number<uint16_t>(); theirs != version)
+    throw UsageError("this remote key has version " + std::to_string(theirs) +
+                     ", and this rdmatx reads version " + std::to_string(version) +
+                     ": use the same rdmatx on both sides");
+  RemoteKey key;
+  key.access = in.number<uint16_t>();
+  key.address = in.number<uint64_t>();
+  key.length = in.number<uint64_t>();
+  key.key = in.number<uint32_t>();
+  if (bytes.size() != wire_bytes || in.number<uint32_t>() != checksum(bytes.first(wire_bytes - 4)))
+    throw UsageError("this remote key is damaged: a key has " + std::to_string(wire_bytes) +
+                     " bytes, and these are " + std::to_string(bytes.size()) + " that do not add up");
+  return key;
+}
+
+void RemoteKey::check(uint64_t offset, uint64_t bytes, uint16_t needed, const char* operation) const {
+  if ((access & needed) != needed)
+    throw UsageError(std::string(operation) + " needs access \"" + letters(needed) +
+                     "\" to the peer's region, and its key grants \"" + letters(access) +
+                     "\": the peer registers it with ctx.register(buffer, access=\"" +
+                     letters(access | needed) + "\")");
+  if (offset > length || bytes > length - offset)
+    throw UsageError(std::string(operation) + " of " + std::to_string(bytes) + " bytes at offset " +
+                     std::to_string(offset) + " passes the end of the peer's region, which has " +
+                     std::to_string(length) + " bytes");
+}
+
+}  // namespace rdmatx

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/export.hpp"
+
+namespace rdmatx {
+
+/// What others may do with a region, as bits of `RemoteKey::access`.
+struct RemoteAccess {
+  static constexpr uint16_t read = 1;
+  static constexpr uint16_t write = 2;
+  static constexpr uint16_t atomic = 4;
+};
+
+/// What a peer needs to reach a region of ours: address, length, key and what it may do. A plain value; it
+/// grants nothing by itself once the region is closed.
+struct RDMATX_API RemoteKey {
+  static constexpr uint16_t version = 1;
+  static constexpr size_t wire_bytes = 32;
+
+  uint64_t address = 0;
+  uint64_t length = 0;
+  uint32_t key = 0;
+  uint16_t access = 0;
+
+  bool operator==(const RemoteKey&) const = default;
+
+  std::array<std::byte, wire_bytes> to_bytes() const;
+  /// Throws UsageError where the bytes are no key, are damaged, or are of another version.
+  static RemoteKey from_bytes(std::span<const std::byte> bytes);
+
+  /// Throws UsageError where `bytes` bytes at `offset` are not within the region, or `needed` is not granted.
+  void check(uint64_t offset, uint64_t bytes, uint16_t needed, const char* operation) const;
+};
+
+}  // namespace rdmatx

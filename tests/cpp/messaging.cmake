@@ -1,0 +1,5 @@
+rdmatx_test(planner LAYER messaging SOURCES messaging/planner_test.cpp)
+rdmatx_test(gid_scorer LAYER messaging SOURCES messaging/gid_scorer_test.cpp)
+rdmatx_test(handshake LAYER messaging SOURCES messaging/handshake_test.cpp)
+rdmatx_test(matcher LAYER messaging SOURCES messaging/matcher_test.cpp)
+rdmatx_fuzz(handshake LAYER messaging SOURCES messaging/handshake_fuzz.cpp)
