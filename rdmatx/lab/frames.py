@@ -10,7 +10,7 @@ kind       direction       payload
 READY      guest → runner  empty: the device is up, the command is about to start
 OUTPUT     guest → runner  bytes of the command's stdout
 ERROR      guest → runner  bytes of its stderr
-TAKEN      guest → runner  u32: so many bytes of INPUT are with the command now
+TAKEN      guest → runner  u32: so many bytes more of INPUT may be sent
 FAILED     guest → runner  text: why the guest could not be set up
 EXIT       guest → runner  u8: the exit status, as a shell gives it
 INPUT      runner → guest  bytes for the command's stdin; empty ends it
@@ -27,8 +27,15 @@ import struct
 READY, OUTPUT, ERROR, TAKEN, FAILED, EXIT = b"rOETFx"
 INPUT, SIGNAL, WINDOW, HANGUP = b"IswH"
 
-INPUT_WINDOW = 65536
-"""Bytes of INPUT that may be on their way without a TAKEN, so that signals never queue behind."""
+INPUT_WINDOW = 2048
+"""Bytes of INPUT that may be on their way without a TAKEN.
+
+The guest's serial line holds 4,095 unread bytes. When that fills, the kernel stops listening
+to the line and in 6.12 never starts again, so the runner must not let it fill.
+"""
+
+INPUT_BACKLOG = 65536
+"""Bytes of INPUT that the guest keeps for a command that does not read, before it holds TAKEN."""
 
 _HEADER = struct.Struct("<BI")
 _LARGEST = 1 << 20

@@ -33,6 +33,7 @@ class Command:
         self._terminal = -1  # our end of the pseudo-terminal, where there is one
         self._input = -1  # our end of stdin
         self._waiting = bytearray()  # stdin that the command has not taken
+        self._owed = 0  # bytes of it that no TAKEN has told of
         self._input_ended = False
 
     def run(self) -> int:
@@ -143,6 +144,7 @@ class Command:
         """Does what a frame of the runner asks."""
         if kind == frames.INPUT:
             self._waiting += payload
+            self._owed += len(payload)
             self._input_ended = not payload
             self._push_input()
         elif kind == frames.SIGNAL:
@@ -164,7 +166,6 @@ class Command:
 
     def _push_input(self) -> None:
         """Gives the command as much of its stdin as it takes now."""
-        before = len(self._waiting)
         try:
             while self._waiting and self._input >= 0:
                 del self._waiting[: os.write(self._input, self._waiting[:CHUNK])]
@@ -174,8 +175,9 @@ class Command:
             self._end_input()
         if self._input < 0:
             self._waiting.clear()
-        if before > len(self._waiting):
-            self._send(frames.TAKEN, struct.pack("<I", before - len(self._waiting)))
+        if self._owed and len(self._waiting) < frames.INPUT_BACKLOG:
+            self._send(frames.TAKEN, struct.pack("<I", self._owed))
+            self._owed = 0
         if self._input_ended and not self._waiting:
             self._end_input()
         self._watch_input(bool(self._waiting))

@@ -150,7 +150,7 @@ class Session:
         self._selector = selectors.PollSelector()
         self._to_guest = bytearray()
         self._output: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
-        self._in_flight = 0  # bytes of stdin the command has not taken
+        self._in_flight = 0  # bytes of stdin on the serial line
         self._input_open = spec.input
         self._ready = False
         self._interrupts = 0

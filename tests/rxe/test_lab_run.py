@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,8 +38,9 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(PACKAGE_PARENT), **more}
+def environment(package: Path = PACKAGE_PARENT, **more: str) -> dict[str, str]:
+    found = os.pathsep.join([str(package), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    return {**os.environ, "PYTHONPATH": found.rstrip(os.pathsep), **more}
 
 
 def run_lab(
@@ -234,8 +236,8 @@ def test_two_at_once(folder: Path) -> None:
 def test_data_moves_through_the_device(folder: Path) -> None:
     script = (
         "command -v ibv_rc_pingpong >/dev/null || { echo no tool; exit 0; }; "
-        "ibv_rc_pingpong -d rxe0 -g 1 -c >/dev/null & sleep 0.5; "
-        "ibv_rc_pingpong -d rxe0 -g 1 -c localhost && wait $!"
+        "ibv_rc_pingpong -e -d rxe0 -g 1 -c >/dev/null & sleep 0.5; "
+        "ibv_rc_pingpong -e -d rxe0 -g 1 -c localhost && wait $!"
     )
     done = run_lab(folder, "sh", "-c", script)
     assert done.returncode == 0, done.stderr
@@ -262,9 +264,7 @@ def test_run_by_an_unprivileged_user(folder: Path) -> None:
     copy.write_bytes(kernel.read_bytes())
     copy.chmod(0o755)
     code = folder / "code"
-    subprocess.run(["cp", "-r", str(PACKAGE_PARENT / "rdmatx"), str(code / "rdmatx")], check=False)
-    code.mkdir(exist_ok=True)
-    subprocess.run(["cp", "-r", str(PACKAGE_PARENT / "rdmatx"), str(code)], check=True)
+    shutil.copytree(PACKAGE_PARENT / "rdmatx", code / "rdmatx", ignore=shutil.ignore_patterns("*.so*"))
     own = folder / "own"
     own.mkdir()
     os.chown(own, 65534, 65534)
@@ -273,7 +273,7 @@ def test_run_by_an_unprivileged_user(folder: Path) -> None:
         ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
          "/usr/bin/python3", "-m", "rdmatx.lab", "run", "--mem", "512M", "--", "sh", "-c", script],
         cwd=own, capture_output=True, check=False, timeout=50,
-        env=environment(PYTHONPATH=str(code), RDMATX_LAB_KERNEL=str(copy), HOME=str(own), TMPDIR="/tmp"),
+        env=environment(code, RDMATX_LAB_KERNEL=str(copy), HOME=str(own), TMPDIR="/tmp"),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"65534\n")
