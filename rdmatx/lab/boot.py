@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -139,6 +140,11 @@ def make_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="rdmatx-lab-", dir=base))
 
 
+def interpreter() -> str:
+    """The Python that runs the keeper and the guest: the caller's own."""
+    return sys.executable or shutil.which("python3") or "/usr/bin/python3"
+
+
 def write_guest(folder: Path, spec: Spec) -> Path:
     """Writes the specification and the init program into ``folder``; the init's path.
 
@@ -150,8 +156,7 @@ def write_guest(folder: Path, spec: Spec) -> Path:
         f"import sys; sys.path.append({str(PACKAGE_PARENT)!r}); "
         f"from rdmatx.lab.guest import main; main({str(spec_file)!r})"
     )
-    python = sys.executable or shutil.which("python3") or "/usr/bin/python3"
-    line = shlex.join([python, "-I", "-S", "-B", "-X", "utf8", "-c", start])
+    line = shlex.join([interpreter(), "-I", "-S", "-B", "-X", "utf8", "-c", start])
     init = folder / "init"
     init.write_text(f"#!/bin/sh\nexec {line}\n")
     init.chmod(0o755)
@@ -159,7 +164,7 @@ def write_guest(folder: Path, spec: Spec) -> Path:
 
 
 def kernel_command(
-    kernel: Path, *, memory: int, init: Path, folder: Path, channel: int, network: list[str]
+    kernel: Path, *, memory: int, init: Path, folder: Path, channel: int, network: Sequence[str]
 ) -> list[str]:
     """The kernel's command line. ``network`` holds what makes network devices (``vecN:…``)."""
     return [

@@ -6,7 +6,6 @@ wanted (see ``boot.Spec``) as JSON and names the file on the command line.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmatx.lab import frames
-from rdmatx.lab.guest_command import Command
+from rdmatx.lab.guest_command import Command, end_others
 
 CHANNEL = "/dev/ttyS0"
 HOSTNAME = "rdmatx-lab"
@@ -137,8 +136,7 @@ def open_channel() -> int:
 
 def finish(channel: int, last: bytes) -> None:
     """Ends what still runs, brings files to the host, says the last word, powers off."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, 9)
+    end_others()
     os.sync()
     view = memoryview(last)
     while view:

@@ -56,6 +56,7 @@ class Command:
                     self._forward(key.fd)
                 if key.fd == self._input and ready & selectors.EVENT_WRITE:
                     self._push_input()
+        end_others()
         self._drain()
         return self._status
 
@@ -69,7 +70,7 @@ class Command:
             if not spec["interactive"]:
                 tty.setraw(slave)
             self._resize(*spec["window"])
-            self._watch(self._terminal, frames.OUTPUT)
+            self._watch(self._terminal, frames.OUTPUT if 1 in spec["terminal"] else frames.ERROR)
             ends = {number: slave for number in spec["terminal"]}
         for number, kind in ((1, frames.OUTPUT), (2, frames.ERROR)):
             if number not in ends:
@@ -110,7 +111,7 @@ class Command:
         return bool(data)
 
     def _drain(self) -> None:
-        """Sends on what the command wrote before its end; its children's later words are lost."""
+        """Sends on what is left in the pipes, now that nobody can write any more."""
         for ours in list(self._kinds):
             while ours in self._kinds and self._forward(ours):
                 pass
@@ -204,6 +205,12 @@ class Command:
         self._input = -1
 
 
+def end_others() -> None:
+    """Kills every process of the guest but this one."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+
+
 def _become(spec: dict[str, Any], ends: dict[int, int]) -> None:
     """In the child: the caller's limits, user, folder and environment, then the program."""
     command: list[str] = spec["command"]
@@ -228,7 +235,7 @@ def _become(spec: dict[str, Any], ends: dict[int, int]) -> None:
         os.execvpe(command[0], command, spec["environment"])
     except OSError as error:
         status = 127 if isinstance(error, FileNotFoundError) else 126
-        name = error.filename if isinstance(error.filename, str) else command[0]
+        name = spec["workdir"] if error.filename == spec["workdir"] else command[0]
         os.write(2, f"rdmatx lab: {name}: {error.strerror}\n".encode())
         os._exit(status)
     except BaseException as error:

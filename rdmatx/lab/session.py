@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
-import socket
 import stat
 import struct
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ from pathlib import Path
 
 from rdmatx.errors import UnavailableError, UsageError
 from rdmatx.lab import boot, cache, frames, tools
+from rdmatx.lab.machine import Machine
 from rdmatx.lab.native import run_native
 from rdmatx.lab.terminal import Signals, raw_terminal, window_size
 
@@ -27,7 +25,11 @@ WRITE_BYTES = 4096  # never blocks on a pipe that poll(2) calls writable
 BACKLOG = 1 << 20  # bytes of output that may wait for a slow reader
 SHOWN_LOG_LINES = 12
 TIMED_OUT = 124
-KEEPER = Path(__file__).resolve().parent / "keeper.py"
+MAPS_FULL = b"vm.max_map_count has been reached"
+MAPS_ADVICE = (
+    "rdmatx lab: a process inside ran out of memory mappings, of which it needs one for each page "
+    "in the worst case; on the host, as root: sysctl -w vm.max_map_count=1048576\n"
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ def run_command(command: list[str], options: Options) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     spec = make_spec(command, options)
-    session = Session(kernel, spec, options)
     with Signals() as signals, raw_terminal(spec.interactive):
+        session = Session(kernel, spec, options)
         try:
             return session.run(signals)
         finally:
@@ -110,42 +112,10 @@ class Session:
     """One kernel and its command. Used by the thread that made it; ``close`` ends everything."""
 
     def __init__(self, kernel: Path, spec: boot.Spec, options: Options) -> None:
-        memory = boot.parse_memory(options.mem)
-        place = boot.memory_folder(memory)
         self._options = options
-        self._spec = spec
-        self._folder = boot.make_folder()
-        self._channel, guest_end = socket.socketpair()
-        self._log, log = os.pipe()
+        self._machine = Machine(kernel, spec, boot.parse_memory(options.mem))
+        self._channel = self._machine.channel
         self._log_tail = b""
-        lifeline, self._lifeline = os.pipe()
-        init = boot.write_guest(self._folder, spec)
-        job = {
-            "kernel": boot.kernel_command(
-                kernel,
-                memory=memory,
-                init=init,
-                folder=self._folder,
-                channel=guest_end.fileno(),
-                network=[],
-            ),
-            "environment": {"PATH": tools.search_path(), "TMPDIR": str(place)},
-            "folder": str(self._folder),
-            "log": log,
-            "channel": guest_end.fileno(),
-            "lifeline": lifeline,
-        }
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(KEEPER), json.dumps(job)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(guest_end.fileno(), lifeline, log),
-        )
-        guest_end.close()
-        os.close(lifeline)
-        os.close(log)
-        self._channel.setblocking(False)
-        os.set_blocking(self._log, False)
         self._decoder = frames.Decoder()
         self._selector = selectors.PollSelector()
         self._to_guest = bytearray()
@@ -164,14 +134,14 @@ class Session:
     def run(self, signals: Signals) -> int:
         """Carries everything until the command's end; returns the exit status."""
         self._selector.register(signals.fileno(), selectors.EVENT_READ)
-        self._selector.register(self._log, selectors.EVENT_READ)
+        self._selector.register(self._machine.log, selectors.EVENT_READ)
         while self._status is None:
             self._watch()
             pause = max(0.0, min(self._deadline, self._give_up) - time.monotonic())
             for key, ready in self._selector.select(min(pause, 3600.0)):
                 if key.fd == self._channel.fileno():
                     self._exchange(ready)
-                elif key.fd == self._log:
+                elif key.fd == self._machine.log:
                     self._read_log()
                 elif key.fd == 0:
                     self._read_input()
@@ -180,20 +150,18 @@ class Session:
             for number in signals.take():
                 self._on_signal(number)
             self._check_time()
-        while any(self._output.values()):
+        self._give_advice()
+        while any(self._output.values()) and not signals.take():
             self._watch()
-            for key, ready in self._selector.select():
-                if key.fd in self._output and ready:
+            for key, _ in self._selector.select():
+                if key.fd in self._output:
                     self._write_output(key.fd)
         return self._status if self._forced is None else self._forced
 
     def close(self) -> None:
         """Ends the kernel, if it still runs, and waits until nothing of it is left."""
         self._selector.close()
-        self._channel.close()
-        os.close(self._lifeline)
-        os.close(self._log)
-        self._keeper.wait()
+        self._machine.close()
 
     def _watch(self) -> None:
         """Tells the selector what to wait for, given what is pending."""
@@ -316,15 +284,22 @@ class Session:
     def _read_log(self) -> bool:
         """Takes what the kernel printed; False when there is nothing more now."""
         try:
-            data = os.read(self._log, CHUNK)
+            data = os.read(self._machine.log, CHUNK)
         except BlockingIOError:
             return False
-        if not data and self._log in self._selector.get_map():
-            self._selector.unregister(self._log)
+        if not data and self._machine.log in self._selector.get_map():
+            self._selector.unregister(self._machine.log)
         if self._options.verbose and 2 in self._output:
             self._output[2] += data
         self._log_tail = (self._log_tail + data)[-CHUNK:]
         return bool(data)
+
+    def _give_advice(self) -> None:
+        """Adds to stderr what the command cannot know: that the host ended a process of it."""
+        while self._read_log():
+            pass
+        if MAPS_FULL in self._log_tail and 2 in self._output:
+            self._output[2] += MAPS_ADVICE.encode()
 
     def _last_words(self) -> str:
         """The end of the kernel's log and what it suggests, for an error message."""

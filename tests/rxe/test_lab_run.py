@@ -44,18 +44,31 @@ def environment(package: Path = PACKAGE_PARENT, **more: str) -> dict[str, str]:
 
 
 def run_lab(
-    folder: Path, *command: str, options: tuple[str, ...] = (), stdin: bytes | None = None, **more: str
+    folder: Path,
+    *command: str,
+    options: tuple[str, ...] = (),
+    stdin: bytes | None = None,
+    **more: str,
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*LAB, *options, "--", *command], cwd=folder, env=environment(**more), capture_output=True,
-        input=stdin, check=False, timeout=50,
+        [*LAB, *options, "--", *command],
+        cwd=folder,
+        env=environment(**more),
+        capture_output=True,
+        input=stdin,
+        check=False,
+        timeout=50,
     )
 
 
 def start_lab(folder: Path, *command: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*LAB, "--", *command], cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*LAB, "--", *command],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -78,7 +91,8 @@ def wait_for_line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("script", "status"), [("true", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
+    ("script", "status"),
+    [("true", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)],
 )
 def test_exit_status_is_the_commands(folder: Path, script: str, status: int) -> None:
     assert run_lab(folder, "sh", "-c", script).returncode == status
@@ -125,6 +139,53 @@ def test_a_reader_that_leaves_ends_the_command(folder: Path) -> None:
     process.stderr.close()
 
 
+def test_children_that_live_on_hold_nothing_up(folder: Path) -> None:
+    done = run_lab(folder, "sh", "-c", "yes > /dev/null & sleep 60 & echo done")
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+
+
+def test_a_terminal_is_a_terminal_inside(folder: Path) -> None:
+    ours, theirs = os.openpty()
+    script = (
+        "test -t 1 || echo pipe; test -t 2 && echo terminal >&2; test -t 0 || echo no input >&2"
+    )
+    done = subprocess.run(
+        [*LAB, "--", "sh", "-c", script],
+        cwd=folder,
+        env=environment(),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        check=False,
+        timeout=50,
+    )
+    os.close(theirs)
+    assert done.stdout == b"pipe\n"
+    assert os.read(ours, 4096) == b"terminal\r\nno input\r\n"
+    os.close(ours)
+
+
+def test_interactive_keys_reach_the_command(folder: Path) -> None:
+    ours, theirs = os.openpty()
+    script = "trap 'echo caught' INT; echo up; until read line; do :; done; echo got=$line; exit 4"
+    process = subprocess.Popen(
+        [*LAB, "--tty", "--", "sh", "-c", script],
+        cwd=folder,
+        env=environment(),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    for expected, keys in ((b"up", b"\x03"), (b"caught", b"typed\n"), (b"got=typed", b"")):
+        while expected not in seen:
+            seen += os.read(ours, 4096)
+        os.write(ours, keys)
+    assert process.wait(20) == 4
+    os.close(ours)
+
+
 def test_folder_environment_and_names(folder: Path) -> None:
     script = 'pwd; echo "$LAB_TEST"; echo "$RDMATX_LAB"; hostname; getent hosts rdmatx-lab'
     done = run_lab(folder, "sh", "-c", script, LAB_TEST=" two  words\t")
@@ -139,8 +200,10 @@ def test_only_writes_to_the_working_folder_stay(folder: Path) -> None:
     other.mkdir()
     own.mkdir()
     (other / "old").write_text("old")
-    script = "echo new > kept; echo x > ../other/old; echo x > ../other/new; rm -f ../other/old; " \
+    script = (
+        "echo new > kept; echo x > ../other/old; echo x > ../other/new; rm -f ../other/old; "
         "echo x > /tmp/rdmatx-lab-inside && echo x > /dev/shm/inside && cat ../other/new"
+    )
     done = run_lab(own, "sh", "-c", script)
     assert (done.returncode, done.stdout) == (0, b"x\n")
     assert (own / "kept").read_text() == "new\n"
@@ -164,7 +227,9 @@ def test_the_device_is_there_and_active(folder: Path) -> None:
 
 
 def test_interrupt_goes_to_the_command(folder: Path) -> None:
-    process = start_lab(folder, "sh", "-c", "trap 'echo caught; exit 9' INT; echo up; sleep 30 & wait")
+    process = start_lab(
+        folder, "sh", "-c", "trap 'echo caught; exit 9' INT; echo up; sleep 30 & wait"
+    )
     assert wait_for_line(process) == b"up\n"
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=20)
@@ -211,8 +276,11 @@ def test_nothing_is_left_behind_by_a_killed_runner(folder: Path) -> None:
     temporary = folder / "t"
     temporary.mkdir()
     process = subprocess.Popen(
-        [*LAB, "--", "sh", "-c", "echo up; while :; do :; done"], cwd=folder,
-        env=environment(TMPDIR=str(temporary)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [*LAB, "--", "sh", "-c", "echo up; while :; do :; done"],
+        cwd=folder,
+        env=environment(TMPDIR=str(temporary)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
     )
     assert wait_for_line(process) == b"up\n"
     assert lab_processes(temporary)
@@ -226,7 +294,10 @@ def test_nothing_is_left_behind_by_a_killed_runner(folder: Path) -> None:
 
 
 def test_two_at_once(folder: Path) -> None:
-    runs = [start_lab(folder, "sh", "-c", f"sleep 1; echo {n} > f{n}; echo {n}; exit {n}") for n in (3, 4)]
+    runs = [
+        start_lab(folder, "sh", "-c", f"sleep 1; echo {n} > f{n}; echo {n}; exit {n}")
+        for n in (3, 4)
+    ]
     for number, process in zip((3, 4), runs, strict=True):
         out, _ = process.communicate(timeout=40)
         assert (process.returncode, out) == (number, f"{number}\n".encode())
@@ -249,8 +320,19 @@ def test_data_moves_through_the_device(folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop to another user")
 def test_another_user_with_little_lockable_memory(folder: Path) -> None:
     script = "id -u; id -G; ulimit -l; ibv_devinfo -d rxe0 >/dev/null && echo opened"
-    tool = ("prlimit", "--memlock=65536:65536", "setpriv", "--reuid", "65534", "--regid", "65534",
-            "--clear-groups", "sh", "-c", script)
+    tool = (
+        "prlimit",
+        "--memlock=65536:65536",
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        "sh",
+        "-c",
+        script,
+    )
     assert run_lab(folder, *tool).stdout.split() == [b"65534", b"65534", b"64", b"opened"]
     done = run_lab(folder, "sh", "-c", "id -u; echo x > mine", options=("--user", "65534"))
     assert done.stdout == b"65534\n"
@@ -264,15 +346,36 @@ def test_run_by_an_unprivileged_user(folder: Path) -> None:
     copy.write_bytes(kernel.read_bytes())
     copy.chmod(0o755)
     code = folder / "code"
-    shutil.copytree(PACKAGE_PARENT / "rdmatx", code / "rdmatx", ignore=shutil.ignore_patterns("*.so*"))
+    shutil.copytree(
+        PACKAGE_PARENT / "rdmatx", code / "rdmatx", ignore=shutil.ignore_patterns("*.so*")
+    )
     own = folder / "own"
     own.mkdir()
     os.chown(own, 65534, 65534)
     script = "id -u; rdma link show rxe0/1; echo x > kept; ulimit -l; echo y 2>/dev/null > /etc/x || echo denied"
     done = subprocess.run(
-        ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
-         "/usr/bin/python3", "-m", "rdmatx.lab", "run", "--mem", "512M", "--", "sh", "-c", script],
-        cwd=own, capture_output=True, check=False, timeout=50,
+        [
+            "setpriv",
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-m",
+            "rdmatx.lab",
+            "run",
+            "--mem",
+            "512M",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ],
+        cwd=own,
+        capture_output=True,
+        check=False,
+        timeout=50,
         env=environment(code, RDMATX_LAB_KERNEL=str(copy), HOME=str(own), TMPDIR="/tmp"),
     )
     assert done.returncode == 0, done.stderr

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from rdmatx.errors import UnavailableError, UsageError
 
 from rdmatx import lab
-from rdmatx.errors import UnavailableError, UsageError
 from rdmatx.lab import cache, kernel, source, tools
 
 
@@ -200,7 +200,12 @@ def test_status_names_problem_and_remedy(
     status = lab.status()
     assert not status.built
     assert not status.ready
-    assert dict(zip(status.problems, status.remedies, strict=True)).items() >= {
-        "the lab's kernel is not built": "rdmatx lab build",
-        "missing programs: no-such-tool": tools.install_command({"no-such-tool": "its-package"}),
-    }.items()
+    assert (
+        dict(zip(status.problems, status.remedies, strict=True)).items()
+        >= {
+            "the lab's kernel is not built": "rdmatx lab build",
+            "missing programs: no-such-tool": tools.install_command(
+                {"no-such-tool": "its-package"}
+            ),
+        }.items()
+    )

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rdmatx.errors import UnavailableError, UsageError
 
 from rdmatx import lab
-from rdmatx.errors import UnavailableError, UsageError
 from rdmatx.lab import boot, cache, cli, frames, native, session
 
 
@@ -61,7 +61,9 @@ def test_lab_failures_exit_125_and_say_why(
     assert "no command" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "size"), [("4G", 4 << 30), ("512m", 512 << 20), ("1048576K", 1 << 30)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("4G", 4 << 30), ("512m", 512 << 20), ("1048576K", 1 << 30)]
+)
 def test_memory_sizes(text: str, size: int) -> None:
     assert boot.parse_memory(text) == size
 
@@ -115,7 +117,11 @@ def test_another_user_has_no_groups_of_the_caller(tmp_path: Path) -> None:
 
 def test_kernel_command_line(tmp_path: Path) -> None:
     line = boot.kernel_command(
-        Path("/k/linux"), memory=1 << 30, init=tmp_path / "init", folder=tmp_path, channel=7,
+        Path("/k/linux"),
+        memory=1 << 30,
+        init=tmp_path / "init",
+        folder=tmp_path,
+        channel=7,
         network=["vec0:transport=fd,fd=9"],
     )
     assert line[0] == "/k/linux"
