@@ -1,0 +1,31 @@
+"""Those who move the bytes: ours and the peers, each in a module of its own.
+
+``CONTESTANTS`` names those that run inside the two worker processes; perftest, which brings
+processes of its own, is run by ``rdmatx.cli.bench.perftest``.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from rdmatx.cli.bench.case import Case
+from rdmatx.cli.bench.contestants.base import Contestant
+
+CONTESTANTS = {
+    "ours": ("rdmatx.cli.bench.contestants.ours", "Ours"),
+    "gloo": ("rdmatx.cli.bench.contestants.gloo", "Gloo"),
+    "cma": ("rdmatx.cli.bench.contestants.cma", "CrossMemory"),
+    "memcpy": ("rdmatx.cli.bench.contestants.memcpy", "Memcpy"),
+}
+
+
+def load(name: str) -> type[Contestant]:
+    """The class of a contestant; only now is what it needs imported."""
+    module, attribute = CONTESTANTS[name]
+    loaded: type[Contestant] = getattr(importlib.import_module(module), attribute)
+    return loaded
+
+
+def make(name: str, rank: int, case: Case) -> Contestant:
+    """A contestant for one of the two processes."""
+    return load(name)(rank, case)
