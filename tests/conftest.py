@@ -1,7 +1,7 @@
 """What every test gets: a provider, a time limit, and a look for anything it left open.
 
-    pytest                                    the software HCA, on any machine
-    pytest --provider=system tests/conformance    the same test ids on a verbs device (in the lab, or a host's own)
+    pytest                                        on the software HCA, on any machine
+    pytest --provider=system tests/conformance    the same test ids on a verbs device (the lab's, or a host's)
 
 RDMATX_TEST_REQUIRE=soft,rxe,torch,cpp   lanes that must run: a test of one of them that skips fails instead
 RDMATX_TEST_TIME_SCALE=4                 multiplies every time limit (a slow machine, a sanitizer)
@@ -42,12 +42,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device", default=None, help="the device's name, where the provider has more than one"
     )
     group.addoption(
-        "--outcomes", default=None, metavar="FILE", help="append each test's outcome to FILE, a JSON object a line"
+        "--outcomes",
+        default=None,
+        metavar="FILE",
+        help="append each test's outcome to FILE, a JSON object a line",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "timeout(seconds): this test's own time limit, 60 without it")
+    config.addinivalue_line(
+        "markers", "timeout(seconds): this test's own time limit, 60 without it"
+    )
     config.addinivalue_line("markers", "soft_only: about the software HCA itself, not about verbs")
     config.addinivalue_line("markers", "cpp: needs the C++ tests to be built")
 
@@ -58,11 +63,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "provider" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.soft if provider == "soft" else pytest.mark.rxe)
-        wanted = provider == "soft" or item.get_closest_marker("soft_only") is None
+        wanted = provider == "soft" or _is_about_verbs(item)
         (kept if wanted else dropped).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+
+
+def _is_about_verbs(item: pytest.Item) -> bool:
+    """Whether a test says anything new on another provider than the software HCA."""
+    if item.get_closest_marker("soft_only") is not None:
+        return False
+    return (
+        "provider" in getattr(item, "fixturenames", ())
+        or item.get_closest_marker("rxe") is not None
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,14 +98,17 @@ def pytest_make_collect_report() -> Iterator[None]:
 
 
 def _hold_to_promise(report: Any, lanes: set[str]) -> None:
-    """Turns a skip into a failure where its lane is promised, unless the device itself lacks the feature."""
+    """Turns a skip into a failure where its lane is promised, unless the device itself lacks the
+    feature."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     if UNSUPPORTED in reason:
         return
     lane = required_lane(lanes, reason)
     if lane:
         report.outcome = "failed"
-        report.longrepr = f"{reason}\nRDMATX_TEST_REQUIRE promises the lane '{lane}', so this may not be skipped."
+        report.longrepr = (
+            f"{reason}\nRDMATX_TEST_REQUIRE promises the lane '{lane}', so this may not be skipped."
+        )
 
 
 class Outcomes:
@@ -111,13 +129,22 @@ class Outcomes:
             entry["text"] += f"{report.when}: {report.longreprtext}{sections}\n"
         elif report.skipped and entry["outcome"] == "passed":
             entry["outcome"] = "skipped"
-            entry["text"] = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            entry["text"] = (
+                report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            )
         if report.when == "teardown":
             self._write(self._parts.pop(report.nodeid))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._write({"id": report.nodeid, "outcome": "failed", "text": report.longreprtext, "seconds": 0.0})
+            self._write(
+                {
+                    "id": report.nodeid,
+                    "outcome": "failed",
+                    "text": report.longreprtext,
+                    "seconds": 0.0,
+                }
+            )
 
     def _write(self, entry: dict[str, Any]) -> None:
         with open(self._path, "a") as out:
@@ -143,7 +170,8 @@ def _alarm(limit: float) -> Any:
             out.seek(0)
             stacks = out.read()
         raise TestTimeout(
-            f"not done within {limit:g} s. The stacks of this process:\n{stacks}{launch.stacks_of_all_ranks()}"
+            f"not done within {limit:g} s. The stacks of this process:\n{stacks}"
+            f"{launch.stacks_of_all_ranks()}"
         )
 
     return ring

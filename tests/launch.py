@@ -4,10 +4,10 @@
         ...
     assert launch(exchange, "soft", ranks=2) == [1, 1]
 
-A rank is a fresh interpreter, as users' ranks are, not a fork of pytest. What it prints appears under pytest's
-captured output with its rank before each line. A rank that raises, hangs, dies or leaves something open fails
-the test with the rank's own traceback; all of them are ended by their process ids, and on a time-out each
-prints the stacks of its threads first (also by hand: `kill -USR1 PID`).
+A rank is a fresh interpreter, as users' ranks are, not a fork of pytest. What it prints appears under
+pytest's captured output with its rank before each line. A rank that raises, hangs, dies or leaves
+something open fails the test with the rank's own traceback; all of them are ended by their process ids,
+and on a time-out each prints the stacks of its threads first (also by hand: `kill -USR1 PID`).
 
 For tests that end a rank on purpose, use the class:
 
@@ -35,7 +35,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).absolute().parent.parent  # not resolved: a sanitized tree links to this folder
+ROOT = (
+    Path(__file__).absolute().parent.parent
+)  # not resolved: a sanitized tree links to this folder
 # On a machine with one slow CPU (the lab) every wait of the harness is this many times longer.
 TIME_SCALE = float(os.environ.get("RDMATX_TEST_TIME_SCALE", "1"))
 _PR_SET_PDEATHSIG = 1
@@ -60,7 +62,8 @@ class Rank:
         self._peers[to].send(message)
 
     def receive(self, source: int, *, timeout: float = 30.0) -> Any:
-        """The next object from that rank; TimeoutError after `timeout` seconds, EOFError where it has died."""
+        """The next object from that rank; TimeoutError after `timeout` seconds, EOFError where it has
+        died."""
         return _receive(self._peers[source], timeout, f"rank {source}")
 
     def exchange(self, message: Any, *, timeout: float = 30.0) -> Any:
@@ -119,7 +122,9 @@ class Ranks:
             for connection in peers.values():
                 connection.close()
 
-    def _start(self, index: int, peers: dict[int, Connection], job: Any, extra: dict[str, str]) -> None:
+    def _start(
+        self, index: int, peers: dict[int, Connection], job: Any, extra: dict[str, str]
+    ) -> None:
         ours, theirs = Pipe()
         # A file, not a pipe: a rank that prints much must not wait for the test to read.
         output = tempfile.TemporaryFile()  # noqa: SIM115
@@ -151,7 +156,8 @@ class Ranks:
         return self._processes[index].pid
 
     def kill(self, index: int, number: int = signal.SIGKILL) -> None:
-        """Sends that rank a signal, kill -9 by default, and waits until it is gone where it must die of it."""
+        """Sends that rank a signal, kill -9 by default, and waits until it is gone where it must die of
+        it."""
         self._killed.add(index)
         self._processes[index].send_signal(number)
         if number == signal.SIGKILL:

@@ -1,7 +1,8 @@
 """What a process holds open, and what a test has left of it.
 
-Counted are the objects of rdmatx (its own registry, all providers), threads, file descriptors, shared-memory
-files and child processes. `check` gives what is on its way out two seconds, then names each thing that is left.
+Counted are the objects of rdmatx (its own registry, all providers), threads, file descriptors,
+shared-memory files and child processes. `check` gives what is on its way out two seconds, then names each
+thing that is left.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ def difference(before: Snapshot, after: Snapshot) -> list[str]:
     for number, target in sorted(after.descriptors.items()):
         if before.descriptors.get(number) != target:
             lines.append(f"file descriptor {number}: {target}")
-    lines += [f"shared memory: /dev/shm/{name}" for name in sorted(after.shared_memory - before.shared_memory)]
+    lines += [
+        f"shared memory: /dev/shm/{name}"
+        for name in sorted(after.shared_memory - before.shared_memory)
+    ]
     for number, name in sorted(after.children.items()):
         if number not in before.children:
             lines.append(f"child process {number}: {name}")

@@ -51,7 +51,9 @@ def test_results_come_in_rank_order() -> None:
 
 
 def test_failure_names_the_rank_and_has_its_traceback() -> None:
-    with pytest.raises(RankFailure, match="(?s)rank 1 of 2 failed.*fail_on_one.*ValueError: no luck"):
+    with pytest.raises(
+        RankFailure, match=r"(?s)rank 1 of 2 failed.*fail_on_one.*ValueError: no luck"
+    ):
         launch(fail_on_one, ranks=2)
 
 
@@ -71,7 +73,7 @@ def test_death_is_told_with_its_status() -> None:
 
 
 def test_leak_in_a_rank_fails_it() -> None:
-    with pytest.raises(RankFailure, match="file descriptor .*: /dev/null"):
+    with pytest.raises(RankFailure, match=r"file descriptor .*: /dev/null"):
         launch(leave_file_open, ranks=1)
 
 
@@ -89,7 +91,7 @@ def test_leaks_are_named() -> None:
     thread.start()
     reader, writer = os.pipe()
     try:
-        with pytest.raises(leaks.LeakError, match="(?s)thread .*forgotten.*pipe:"):
+        with pytest.raises(leaks.LeakError, match=r"(?s)thread .*forgotten.*pipe:"):
             leaks.check(before, settle=0.1)
     finally:
         stop.set()
