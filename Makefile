@@ -2,7 +2,7 @@
 #
 #   RDMATX_PYTHON=/path/to/python3   the interpreter to build for (3.10 or newer)
 #   RDMATX_TORCH="torch==2.13.0"     the PyTorch that the tests and benchmarks compare with
-#   LANES="soft rxe torch"           what `make test` promises: a test of a lane named here may not skip.
+#   LANES="soft rxe torch cpp"       what `make test` promises: a test of a lane named here may not skip.
 #                                    Leave one out (make test LANES=soft) and its set-up is left out too.
 #   ARGS="-k send -x"                more arguments for pytest, `rdmatx bench` or the soak
 #   JOBS=2                           how many compilers at once
@@ -18,7 +18,7 @@ SHELL := bash
 
 export RDMATX_PYTHON ?= python3
 RDMATX_TORCH ?= torch==2.13.0
-LANES ?= soft rxe torch
+LANES ?= soft rxe torch cpp
 ARGS ?=
 JOBS ?= $(shell nproc)
 WERROR ?= 0
@@ -139,13 +139,16 @@ format: build
 	@$(VENV)/bin/ruff format --quiet $(wildcard $(PYTHON_LINTED))
 	@$(VENV)/bin/clang-format -i $(CXX_FORMATTED)
 
-.PHONY: test-cpp
-test-cpp: build
+.PHONY: compile-cpp-tests
+compile-cpp-tests: build
 	@$(STEP) compile-cpp-tests 'compiling the C++ tests' cmake --build $(NATIVE)
+
+.PHONY: test-cpp
+test-cpp: compile-cpp-tests
 	@$(STEP) test-cpp 'running the C++ tests' ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error
 
 .PHONY: test
-test: build lint test-cpp $(if $(filter rxe,$(LANES)),lab)
+test: build lint compile-cpp-tests $(if $(filter rxe,$(LANES)),lab)
 	@RDMATX_TEST_REQUIRE=$(subst $(space),$(comma),$(strip $(LANES))) $(PYTHON) -m pytest -q $(ARGS)
 
 .PHONY: test-asan
