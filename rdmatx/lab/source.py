@@ -17,6 +17,11 @@ TESTED = (6, 12)
 OLDEST = (6, 1)
 TAR_SUFFIX = re.compile(r"\.tar(\.(xz|bz2|gz|zst))?$|\.tgz$")
 
+DECOMPRESSORS = {  # beside xz, which Debian's source needs and every build asks for
+    ".bz2": {"bzip2": "bzip2"},
+    ".zst": {"zstd": "zstd"},
+}
+
 # Bulky, and not read by a build without sound, graphics or network cards. Kconfig files and
 # Makefiles of those folders stay, because the whole tree's are read.
 UNNEEDED = (
@@ -112,6 +117,8 @@ def fetch_source(folder: Path) -> Source:
 
 def unpack(tarball: Path, tree: Path) -> None:
     """Unpacks what the build reads of ``tarball`` into the new folder ``tree``."""
+    packages = DECOMPRESSORS.get(tarball.suffix, {})
+    require(packages, f"unpacking {tarball.name}")
     tree.mkdir()
     excludes = [f"--exclude={pattern}" for pattern in UNNEEDED]
     command = [

@@ -23,10 +23,11 @@ from tests.lanes import lane_missing
 pytestmark = pytest.mark.rxe
 
 if os.environ.get("RDMATX_LAB"):
-    lane_missing("rxe", "these tests boot kernels of their own and are already inside one")
+    lane_missing("lab", "these tests boot kernels themselves, and this is the inside of one")
 if not lab.status().ready:
     lane_missing("rxe", "; ".join(lab.status().problems))
 
+DROP = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 LAB = [sys.executable, "-m", "rdmatx.lab", "run", "--mem", "512M"]
 
 
@@ -320,19 +321,7 @@ def test_data_moves_through_the_device(folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop to another user")
 def test_another_user_with_little_lockable_memory(folder: Path) -> None:
     script = "id -u; id -G; ulimit -l; ibv_devinfo -d rxe0 >/dev/null && echo opened"
-    tool = (
-        "prlimit",
-        "--memlock=65536:65536",
-        "setpriv",
-        "--reuid",
-        "65534",
-        "--regid",
-        "65534",
-        "--clear-groups",
-        "sh",
-        "-c",
-        script,
-    )
+    tool = ("prlimit", "--memlock=65536:65536", *DROP, "sh", "-c", script)
     assert run_lab(folder, *tool).stdout.split() == [b"65534", b"65534", b"64", b"opened"]
     done = run_lab(folder, "sh", "-c", "id -u; echo x > mine", options=("--user", "65534"))
     assert done.stdout == b"65534\n"
@@ -352,26 +341,11 @@ def test_run_by_an_unprivileged_user(folder: Path) -> None:
     own = folder / "own"
     own.mkdir()
     os.chown(own, 65534, 65534)
-    script = "id -u; rdma link show rxe0/1; echo x > kept; ulimit -l; echo y 2>/dev/null > /etc/x || echo denied"
+    script = (
+        "id -u; rdma link show rxe0/1; echo x > kept; echo y 2>/dev/null > /etc/x || echo denied"
+    )
     done = subprocess.run(
-        [
-            "setpriv",
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            "/usr/bin/python3",
-            "-m",
-            "rdmatx.lab",
-            "run",
-            "--mem",
-            "512M",
-            "--",
-            "sh",
-            "-c",
-            script,
-        ],
+        [*DROP, "/usr/bin/python3", *LAB[1:], "--", "sh", "-c", script],
         cwd=own,
         capture_output=True,
         check=False,

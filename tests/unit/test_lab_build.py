@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -109,6 +113,31 @@ def test_too_little_disk_is_said_before_anything_is_fetched(
     assert not list(empty_cache.glob(".build-*"))
 
 
+def test_a_second_build_waits_for_the_first(empty_cache: Path) -> None:
+    code = (
+        "import sys; from rdmatx.lab.cache import build_lock\n"
+        "with build_lock(lambda: None): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    waited: list[bool] = []
+
+    def let_go() -> None:
+        waited.append(holder.poll() is None)
+        holder.communicate()
+
+    with cache.build_lock(let_go):
+        assert waited == [True]
+    with cache.build_lock(lambda: waited.append(False)):
+        assert waited == [True]
+
+
 def test_failed_make_names_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = ["sh", "-c", "echo '  CC      a.o'; echo 'a.c: wrong'; exit 2"]
@@ -159,8 +188,6 @@ def test_source_tree_is_recognised(tmp_path: Path) -> None:
 
 
 def test_tarball_that_is_no_kernel_is_refused(tmp_path: Path) -> None:
-    import tarfile
-
     (tmp_path / "file").write_text("x")
     with tarfile.open(tmp_path / "some.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "file", "top/file")
@@ -169,8 +196,6 @@ def test_tarball_that_is_no_kernel_is_refused(tmp_path: Path) -> None:
 
 
 def test_unpacking_leaves_out_what_is_not_read(tmp_path: Path) -> None:
-    import tarfile
-
     top = make_tree(tmp_path / "linux")
     for name in ("sound/core/a.c", "sound/core/Kconfig", "Documentation/Kconfig", "net/a.c"):
         (top / name).parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -182,8 +183,6 @@ def test_native_command_that_is_missing(
 
 
 def test_importing_the_lab_needs_no_extension() -> None:
-    import subprocess
-
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import rdmatx.lab.cli, rdmatx.lab.guest; "
         "assert 'rdmatx._C' not in sys.modules and 'torch' not in sys.modules"
