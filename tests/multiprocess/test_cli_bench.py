@@ -1,0 +1,135 @@
+"""`rdmatx bench p2p`: the contract of its report. Nothing here judges a number."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.lanes import lane_missing
+from tests.multiprocess.cli_processes import run
+
+COMMON = {
+    "bench": "p2p",
+    "world": 2,
+    "memory": "ordinary",
+    "pages": "4K",
+    "rounds": 2,
+    "iters": 3,
+    "verified": True,
+}
+
+
+def bench(*words: object) -> list[dict[str, Any]]:
+    done = run("bench", "p2p", "--json", "--rounds", 2, "--iterations", 3, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_speed(record: dict[str, Any], prefix: str = "") -> None:
+    if record["mode"] == "bw":
+        assert record[f"{prefix}gbytes_per_s"] > 0
+    else:
+        latencies = record[f"{prefix}lat_us"]
+        assert 0 < latencies["p50"] <= latencies["p99"] <= latencies["p999"]
+    assert record[f"{prefix}cpu_s_per_gb"] is None or record[f"{prefix}cpu_s_per_gb"] >= 0
+
+
+@pytest.mark.parametrize("op", ["write", "read", "send"])
+@pytest.mark.parametrize("mode", ["bw", "lat"])
+def test_one_object_a_size(provider: str, op: str, mode: str) -> None:
+    records = bench("--op", op, "--mode", mode, "--sizes", "8,64K,1M", "--provider", provider)
+    assert [record["bytes"] for record in records] == [8, 65536, 1 << 20]
+    for record in records:
+        assert record.items() >= {**COMMON, "op": op, "mode": mode, "provider": provider}.items()
+        assert record["device"]
+        assert record["rdmatx_version"]
+        assert "peer" not in record
+        check_speed(record)
+
+
+def test_one_object_a_peer(provider: str) -> None:
+    records = bench("--sizes", "64K,1M", "--vs", "cma,memcpy", "--provider", provider)
+    assert [(record["bytes"], record["peer"]) for record in records] == [
+        (65536, "cma"),
+        (65536, "memcpy"),
+        (1 << 20, "cma"),
+        (1 << 20, "memcpy"),
+    ]
+    for record in records:
+        assert record["peer_verified"] is True
+        assert record["ratio"] > 0
+        check_speed(record)
+        check_speed(record, "peer_")
+
+
+def test_memory_of_rdmatx_and_huge_pages(provider: str) -> None:
+    words = ("--sizes", "4M", "--memory", "empty", "--vs", "memcpy", "--provider", provider)
+    (record,) = bench(*words)
+    assert (record["memory"], record["verified"]) == ("empty", True)
+    (record,) = bench("--sizes", "4M", "--huge", "--vs", "cma", "--op", "read", *words[-2:])
+    assert (record["pages"], record["peer_verified"]) == ("huge", True)
+
+
+def test_zero_bytes_have_a_latency(provider: str) -> None:
+    (record,) = bench("--op", "send", "--mode", "lat", "--sizes", 0, "--provider", provider)
+    assert record["cpu_s_per_gb"] is None
+    done = run("bench", "p2p", "--sizes", 0, "--provider", provider)
+    assert done.returncode == 1
+    assert "no bandwidth" in done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("op", ["write", "read", "send"])
+@pytest.mark.parametrize("mode", ["bw", "lat"])
+def test_gloo(provider: str, op: str, mode: str) -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        lane_missing("torch", "PyTorch is not installed")
+    words = ("--op", op, "--mode", mode, "--sizes", "8,64K", "--vs", "gloo")
+    for record in bench(*words, "--provider", provider):
+        assert (record["peer"], record["peer_verified"]) == ("gloo", True)
+        check_speed(record, "peer_")
+
+
+def test_perftest(provider: str) -> None:
+    words = ("--sizes", "64K", "--vs", "perftest", "--provider", provider)
+    if provider == "soft":
+        done = run("bench", "p2p", *words)
+        assert done.returncode == 1
+        assert "perftest" in done.stderr
+        return
+    if shutil.which("ib_write_bw") is None:
+        lane_missing("rxe", "perftest is not installed: apt-get install perftest")
+    for op, mode in (("write", "bw"), ("send", "bw"), ("read", "bw"), ("send", "lat")):
+        (record,) = bench("--op", op, "--mode", mode, *words)
+        assert (record["peer"], record["peer_verified"]) == ("perftest", None)
+        check_speed(record, "peer_")
+
+
+def test_people_get_a_table(provider: str) -> None:
+    words = ("--rounds", 1, "--iterations", 3, "--sizes", "8,1M", "--vs", "memcpy")
+    done = run("bench", "p2p", *words, "--provider", provider)
+    assert done.returncode == 0
+    heading, columns, *rows = done.stdout.splitlines()
+    assert heading.startswith("write bw over ")
+    assert columns.split()[:2] == ["bytes", "GB/s"]
+    assert [row.split()[0] for row in rows] == ["8", "1M"]
+
+
+def test_a_peer_nobody_knows_is_named() -> None:
+    done = run("bench", "p2p", "--vs", "gloo,quux")
+    assert done.returncode == 2
+    assert "'quux' is no peer: choose among gloo, cma, memcpy, perftest" in done.stderr
+
+
+def test_a_peer_that_is_not_installed_says_how_to_get_it(provider: str) -> None:
+    done = run(
+        *("bench", "p2p", "--sizes", 8, "--vs", "perftest", "--provider", provider),
+        patch="import shutil; shutil.which = lambda name: None",
+    )
+    assert done.returncode == 1
+    assert "apt-get install perftest" in done.stderr
