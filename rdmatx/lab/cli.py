@@ -66,7 +66,7 @@ def add_actions(lab: argparse.ArgumentParser) -> None:
         "--native", action="store_true", help="no kernel: use the host's own RDMA device"
     )
     run.add_argument("--verbose", action="store_true", help="show the kernel's messages")
-    run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND…")
+    run.add_argument("lab_command", nargs=argparse.REMAINDER, metavar="-- COMMAND…")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -91,8 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return execute(parser.parse_args(argv))
 
 
+def given_command(args: argparse.Namespace) -> list[str]:
+    """The command to run, without the `--` before it, which some versions of argparse keep."""
+    words: list[str] = args.lab_command
+    return words[1:] if words[:1] == ["--"] else words
+
+
 def _run(args: argparse.Namespace) -> int:
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = given_command(args)
     options = Options(
         mem=args.mem,
         timeout=args.timeout,

@@ -54,12 +54,13 @@ def run_command(command: list[str], options: Options) -> int:
     if options.native:
         return run_native(command, options.timeout, options.workdir)
     tools.require_machine()
+    if os.environ.get("RDMATX_LAB"):
+        raise UsageError("this is the inside of the lab already: run the command itself")
     kernel = cache.find_kernel()
     if kernel is None:
         raise UnavailableError("the lab's kernel is not built: run `rdmatx lab build`")
     tools.require(tools.RUN_PACKAGES, "the lab")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    settle_streams()
     spec = make_spec(command, options)
     with Signals() as signals, raw_terminal(spec.interactive):
         session = Session(kernel, spec, options)
@@ -67,6 +68,16 @@ def run_command(command: list[str], options: Options) -> int:
             return session.run(signals)
         finally:
             session.close()
+
+
+def settle_streams() -> None:
+    """Writes out what Python holds back, and fills closed streams so that no pipe becomes one."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def make_spec(command: list[str], options: Options) -> boot.Spec:
@@ -307,7 +318,9 @@ class Session:
             pass
         text = self._log_tail.decode(errors="replace")
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+        if not lines:
+            return " without a word"
         hint = ""
-        if lines and "ptrace" in lines[-1]:
+        if "ptrace" in lines[-1]:
             hint = "\nptrace is not allowed here: start the container with --cap-add SYS_PTRACE"
         return "; it said at last:\n" + "\n".join(lines[-SHOWN_LOG_LINES:]) + hint

@@ -25,12 +25,12 @@ def parse(*argv: str) -> argparse.Namespace:
 def test_command_line_of_run() -> None:
     args = parse("run", "--mem", "2G", "--timeout", "1.5", "--", "prog", "--mem", "x", "--", "y")
     assert (args.mem, args.timeout, args.native) == ("2G", 1.5, False)
-    assert args.command == ["--", "prog", "--mem", "x", "--", "y"]
+    assert cli.given_command(args) == ["prog", "--mem", "x", "--", "y"]
 
 
 def test_options_behind_the_command_are_the_commands() -> None:
     args = parse("run", "prog", "--native", "--timeout", "3")
-    assert args.command == ["prog", "--native", "--timeout", "3"]
+    assert cli.given_command(args) == ["prog", "--native", "--timeout", "3"]
     assert not args.native
     assert args.timeout is None
 
@@ -56,10 +56,17 @@ def test_lab_failures_exit_125_and_say_why(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(cache.KERNEL_VARIABLE, raising=False)
+    monkeypatch.delenv("RDMATX_LAB", raising=False)
     assert cli.main(["run", "--", "true"]) == cli.LAB_FAILED
     assert "run `rdmatx lab build`" in capfd.readouterr().err
     assert cli.main(["run"]) == cli.LAB_FAILED
     assert "no command" in capfd.readouterr().err
+
+
+def test_a_lab_in_the_lab_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDMATX_LAB", "1")
+    with pytest.raises(UsageError, match="already"):
+        lab.run(["true"])
 
 
 @pytest.mark.parametrize(
