@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +96,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installation(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installation(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     folder = tmp_path_factory.mktemp("installed")
     checked([sys.executable, "-m", "venv", str(folder / "venv")])
     python = folder / "venv" / "bin" / "python"
@@ -110,7 +109,7 @@ def installation(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         [python, "-c", script], cwd=folder, env=clean_environment(), capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
-    yield Installation(python, Path(found.stdout.strip()).parent)
+    return Installation(python, Path(found.stdout.strip()).parent)
 
 
 def test_source_distribution_is_whole(source: Path) -> None:
