@@ -350,11 +350,14 @@ def test_a_receiver_that_is_killed_ends_the_sender(
     tmp_path: Path, out: Path, provider: str
 ) -> None:
     path = make_file(tmp_path / "a", 4 * MIB)
-    with Receiving(out, provider, "--once", *SMALL_WINDOW, patch=PAUSING_RECEIVER) as receiver:
-        with Background("send", path, receiver.address, "--provider", provider, "--json") as sender:
-            assert receiver.line() == "half\n"
-            receiver.process.kill()
-            status, output, errors = sender.finish()
+    words = ("--once", *SMALL_WINDOW)
+    with (
+        Receiving(out, provider, *words, patch=PAUSING_RECEIVER) as receiver,
+        Background("send", path, receiver.address, "--provider", provider, "--json") as sender,
+    ):
+        assert receiver.line() == "half\n"
+        receiver.process.kill()
+        status, output, errors = sender.finish()
     assert (status, output) == (1, "")
     assert errors.startswith("rdmatx: ")
     assert "Traceback" not in errors
@@ -398,12 +401,12 @@ def test_files_get_the_permissions_of_new_files(tmp_path: Path, out: Path, provi
 
 def test_a_silent_receiver_is_given_up(tmp_path: Path, out: Path, provider: str) -> None:
     path = make_file(tmp_path / "a", 4 * MIB)
-    patience = 2 * TIME_SCALE
-    with Receiving(out, provider, "--once", *SMALL_WINDOW, patch=PAUSING_RECEIVER) as receiver:
-        with Background(
-            "send", path, receiver.address, "--provider", provider, "--timeout", patience
-        ) as sender:
-            assert receiver.line() == "half\n"
-            status, _, errors = sender.finish()
+    words = ("--provider", provider, "--timeout", 2 * TIME_SCALE)
+    with (
+        Receiving(out, provider, "--once", *SMALL_WINDOW, patch=PAUSING_RECEIVER) as receiver,
+        Background("send", path, receiver.address, *words) as sender,
+    ):
+        assert receiver.line() == "half\n"
+        status, _, errors = sender.finish()
     assert status == 1
     assert errors.splitlines()[-1].startswith("rdmatx: ")
