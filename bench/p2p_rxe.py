@@ -6,6 +6,7 @@ Needs an RDMA device of the system; on a machine without one: rdmatx lab run -- 
 import sys
 
 from harness import Question, ask
+
 from rdmatx.cli.bench.case import Case
 
 KIB, MIB = 1 << 10, 1 << 20

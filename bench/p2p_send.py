@@ -3,6 +3,7 @@
 import sys
 
 from harness import Question, ask
+
 from rdmatx.cli.bench.case import Case
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -3,6 +3,7 @@
 import sys
 
 from harness import Question, ask
+
 from rdmatx.cli.bench.case import Case
 
 MIB = 1 << 20

@@ -8,6 +8,7 @@ from typing import Any
 
 from rdmatx.cli import checks
 from rdmatx.cli.checks import Check
+from rdmatx.cli.devices import say_it_here_only
 from rdmatx.cli.options import add_json_option
 from rdmatx.cli.output import emit, say
 
@@ -25,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints what was found; returns 0 where a device can be used."""
-    findings = [*_check_library(), *_check_system(), *_check_process(), _check_lab()]
+    say_it_here_only()
+    findings = [*_check_system(), *_check_process(), _check_lab()]
     choice = _choose()
     if arguments.json:
         emit(
@@ -40,23 +42,20 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0 if choice["device"] is not None else 1
 
 
-def _check_library() -> list[Check]:
-    """What rdmatx itself makes of the system's verbs: library, devices, permission, ports."""
+def _check_system() -> list[Check]:
+    """The system's verbs: what rdmatx itself makes of them, and each part by itself."""
     from rdmatx.devices import system_report
 
     report = system_report()
+    kernel = checks.check_kernel()
     if report.state == "ready":
-        return [Check("RDMA", "fine", report.reason)]
-    return [Check("RDMA", "problem", report.reason, report.remedy)]
-
-
-def _check_system() -> list[Check]:
-    found: list[Check | None] = [
-        checks.check_kernel(),
-        *checks.check_driver(),
-        *checks.check_ports(),
-        checks.check_permissions(),
-    ]
+        found: list[Check | None] = [Check("RDMA", "fine", report.reason), kernel]
+    elif report.state == "no_kernel_support" and kernel.verdict == "problem":
+        # The check of the kernel says the same, and knows which modules there are.
+        found = [kernel]
+    else:
+        found = [Check("RDMA", "problem", report.reason, report.remedy), kernel]
+    found += [*checks.check_driver(), *checks.check_ports(), checks.check_permissions()]
     return [check for check in found if check is not None]
 
 
@@ -84,14 +83,14 @@ def _check_lab() -> Check:
 
 def _choose() -> dict[str, Any]:
     """What a ``Context()`` would use now, and why; or why it would find nothing."""
-    import rdmatx
     from rdmatx.devices import choose_device
+    from rdmatx.errors import Error
 
     try:
         choice = choose_device()
-    except rdmatx.Error as error:
+    except Error as error:
         return {"device": None, "provider": None, "reason": str(error)}
-    return {"device": choice.name, "provider": choice.provider, "reason": choice.reason}
+    return {"device": choice.device, "provider": choice.provider, "reason": choice.reason}
 
 
 def _print(findings: list[Check], choice: dict[str, Any]) -> None:

@@ -134,7 +134,7 @@ def _serve(
 
 def _accept(listener: Listener, timeout: float | None) -> Connection | None:
     """The next sender; ``None`` where what came was no peer of ours, which is no failure here."""
-    import rdmatx
+    from rdmatx.errors import AuthenticationError, PeerLostError, TimeoutError
 
     begin = time.monotonic()
     while True:
@@ -142,10 +142,10 @@ def _accept(listener: Listener, timeout: float | None) -> Connection | None:
         wait = 60.0 if timeout is None else max(timeout - (time.monotonic() - begin), 0.001)
         try:
             return listener.accept(timeout=wait)
-        except rdmatx.TimeoutError:
+        except TimeoutError:
             if timeout is not None:
                 raise CommandError(f"no sender came within {timeout:g} s") from None
-        except (rdmatx.PeerLostError, rdmatx.AuthenticationError) as error:
+        except (PeerLostError, AuthenticationError) as error:
             note(f"rdmatx: {describe(error)}")
             return None
 

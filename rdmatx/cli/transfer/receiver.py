@@ -28,6 +28,7 @@ from rdmatx.cli.transfer.protocol import (
 )
 from rdmatx.cli.transfer.result import TransferredFile
 from rdmatx.cli.transfer.storage import Folder, IncomingFile
+from rdmatx.errors import Error
 
 WINDOW_BYTES = 64 << 20
 SLOTS = 8
@@ -215,5 +216,5 @@ class Receiver:
         """Keeps the connection until the sender has seen the last answer, or is gone."""
         try:
             self._channel.receive(Goodbye)
-        except (CommandError, rdmatx.Error):
+        except (CommandError, Error):
             return
