@@ -99,24 +99,45 @@ class Perftest:
     def _run_pair(self, iterations: int) -> str:
         port = _free_port()
         command = self._command(iterations, port)
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        server = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
+        server = _start(command)
         try:
             _await_listener(server, port)
-            client = subprocess.run([*command, "127.0.0.1"], timeout=_SECONDS, check=False, **pipes)
-            if client.returncode:
-                raise CommandError(
-                    f"{self._program} failed (exit status {client.returncode}):\n"
-                    f"{client.stdout.strip()}"
-                )
+            output = _finish(_start([*command, "127.0.0.1"]), self._program)
             server.communicate(timeout=_SECONDS)
-            return str(client.stdout)
+            return output
         except subprocess.TimeoutExpired as error:
             raise CommandError(f"{self._program} did not end within {_SECONDS:.0f} s") from error
         finally:
-            if server.poll() is None:
-                server.kill()
-            server.communicate()
+            _end(server)
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _finish(process: subprocess.Popen[str], program: str) -> str:
+    """Waits for a process and gives what it printed."""
+    try:
+        output = process.communicate(timeout=_SECONDS)[0]
+    finally:
+        _end(process)
+    if process.returncode:
+        raise CommandError(
+            f"{program} failed (exit status {process.returncode}):\n{output.strip()}"
+        )
+    return output
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+        process.communicate()
 
 
 def parse_result(output: str, program: str) -> list[float]:

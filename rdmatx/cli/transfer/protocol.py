@@ -23,7 +23,7 @@ import dataclasses
 import json
 import typing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rdmatx.cli.errors import CommandError
 
@@ -110,6 +110,7 @@ _KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in typing.get_ar
 _FIELD_TYPES = {kind: typing.get_type_hints(kind) for kind in _KINDS.values()}
 
 R = TypeVar("R", bound=Record)
+S = TypeVar("S", bound=Record)
 
 
 class ProtocolError(CommandError):
@@ -144,7 +145,7 @@ def decode(data: bytes | bytearray | memoryview) -> Record:
 
 
 def _check_field(kind: type[Record], field: str, wanted: type, value: Any) -> None:
-    if type(value) is not wanted or (wanted is int and not 0 <= value <= LARGEST):
+    if type(value) is not wanted or (isinstance(value, int) and not 0 <= value <= LARGEST):
         raise ProtocolError(f"the other side sent a {kind.__name__} whose {field} makes no sense")
 
 
@@ -175,7 +176,13 @@ class Channel:
         """Sends one record and waits until it is on its way."""
         self._connection.send(encode(record), timeout=self._timeout)
 
-    def receive(self, *kinds: type[R]) -> R:
+    @overload
+    def receive(self, kind: type[R], /) -> R: ...
+
+    @overload
+    def receive(self, kind: type[R], other: type[S], /) -> R | S: ...
+
+    def receive(self, *kinds: Any) -> Any:
         """Waits for a record of one of ``kinds``."""
         count = self._connection.recv(self._buffer, timeout=self._timeout)
         record = decode(memoryview(self._buffer)[:count])

@@ -85,7 +85,7 @@ def timed_calls(call: Any, iterations: int, mode: str) -> dict[str, Any]:
         for _ in range(iterations):
             call()
         return {"seconds": now() - begin}
-    samples = []
+    samples: list[float] = []
     add = samples.append
     begin = last = now()
     for _ in range(iterations):

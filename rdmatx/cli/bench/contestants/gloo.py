@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 from rdmatx.cli.bench.case import Case
@@ -18,10 +19,10 @@ from rdmatx.cli.bench.contestants.base import (
 from rdmatx.cli.bench.memory import Block
 from rdmatx.cli.errors import CommandError
 
-# torch's own types are not checked here: it may not be installed where mypy runs.
+# Imported by name, so that types are checked alike where PyTorch is installed and where not.
 try:
-    import torch
-    import torch.distributed as dist
+    torch: Any = import_module("torch")
+    dist: Any = import_module("torch.distributed")
 except ImportError as error:
     raise CommandError(
         "gloo is a part of PyTorch, which is not installed: "
