@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rdmatx.errors import UnavailableError, UsageError
 
 from rdmatx import lab
+from rdmatx.errors import UnavailableError, UsageError
 from rdmatx.lab import boot, cache, cli, frames, native, session
 
 
