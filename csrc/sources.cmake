@@ -9,6 +9,20 @@ set(RDMATX_VERBS_SOURCES
   csrc/verbs/system.cpp
 )
 set(RDMATX_SOFT_SOURCES
+  csrc/soft/background.cpp
+  csrc/soft/channel.cpp
+  csrc/soft/completion.cpp
+  csrc/soft/control.cpp
+  csrc/soft/copy.cpp
+  csrc/soft/instance.cpp
+  csrc/soft/memory.cpp
+  csrc/soft/memory_table.cpp
+  csrc/soft/queue_pair.cpp
+  csrc/soft/receive_queue.cpp
+  csrc/soft/requester.cpp
+  csrc/soft/responder.cpp
+  csrc/soft/table.cpp
+  csrc/soft/wire.cpp
 )
 set(RDMATX_GPU_SOURCES
   csrc/gpu/buffer.cpp
@@ -29,10 +43,36 @@ set(RDMATX_RDMA_SOURCES
   csrc/rdma/work.cpp
 )
 set(RDMATX_MESSAGING_SOURCES
+  csrc/messaging/bootstrap.cpp
+  csrc/messaging/channel.cpp
+  csrc/messaging/connection.cpp
+  csrc/messaging/connection_life.cpp
+  csrc/messaging/context.cpp
+  csrc/messaging/establish.cpp
+  csrc/messaging/exchange.cpp
+  csrc/messaging/exchange_messages.cpp
+  csrc/messaging/fork_guard.cpp
   csrc/messaging/gid_scorer.cpp
   csrc/messaging/handshake.cpp
+  csrc/messaging/listener.cpp
+  csrc/messaging/path.cpp
   csrc/messaging/planner.cpp
+  csrc/messaging/progress.cpp
   csrc/messaging/remote_key.cpp
+  csrc/messaging/request.cpp
+  csrc/messaging/transfers.cpp
 )
 set(RDMATX_BINDINGS_SOURCES
+  csrc/bindings/module.cpp
+  csrc/bindings/errors.cpp
+  csrc/bindings/references.cpp
+  csrc/bindings/buffers.cpp
+  csrc/bindings/host_buffer.cpp
+  csrc/bindings/devices.cpp
+  csrc/bindings/verbs_types.cpp
+  csrc/bindings/verbs.cpp
+  csrc/bindings/queue_pairs.cpp
+  csrc/bindings/messaging.cpp
+  csrc/bindings/messaging_arguments.cpp
+  csrc/bindings/testing.cpp
 )

@@ -1,0 +1,76 @@
+#include "soft/channel.hpp"
+
+#include <sys/stat.h>
+
+#include "base/error.hpp"
+
+namespace rdmatx::soft {
+namespace {
+
+constexpr uint64_t record_bytes(uint64_t payload) {
+  return sizeof(Record) + (payload + sizeof(Record) - 1) / sizeof(Record) * sizeof(Record);
+}
+
+}  // namespace
+
+Record* Ring::reserve(size_t payload) noexcept {
+  const uint64_t need = record_bytes(payload);
+  const uint64_t offset = position_ & (capacity_ - 1);
+  const uint64_t pad = offset + need > capacity_ ? capacity_ - offset : 0;
+  if (position_ + pad + need - other_ > capacity_) {
+    other_ = ends_->tail.load(std::memory_order_acquire);
+    if (position_ + pad + need - other_ > capacity_) return nullptr;
+  }
+  if (pad) {
+    auto* filler = new (data_ + offset) Record{};
+    filler->kind = RecordKind::pad;
+    filler->bytes = static_cast<uint32_t>(pad - sizeof(Record));
+  }
+  pending_ = pad + need;
+  auto* record = new (data_ + ((offset + pad) & (capacity_ - 1))) Record{};
+  record->bytes = static_cast<uint32_t>(payload);
+  return record;
+}
+
+void Ring::commit() noexcept {
+  position_ += pending_;
+  ends_->head.store(position_, std::memory_order_release);
+}
+
+const Record* Ring::front(bool* corrupt) noexcept {
+  for (;;) {
+    if (position_ == other_) {
+      other_ = ends_->head.load(std::memory_order_acquire);
+      if (position_ == other_) return nullptr;
+    }
+    const uint64_t offset = position_ & (capacity_ - 1);
+    const auto* record = reinterpret_cast<const Record*>(data_ + offset);
+    pending_ = record_bytes(record->bytes);
+    if (other_ - position_ > capacity_ || pending_ > other_ - position_ || offset + pending_ > capacity_) {
+      *corrupt = true;
+      return nullptr;
+    }
+    if (record->kind != RecordKind::pad) return record;
+    pop();
+  }
+}
+
+void Ring::pop() noexcept {
+  position_ += pending_;
+  ends_->tail.store(position_, std::memory_order_release);
+}
+
+std::shared_ptr<Channel> Channel::create() {
+  auto channel = std::shared_ptr<Channel>(new Channel(SharedMemory::create(total_bytes, "rdmatx-channel")));
+  new (&channel->state()) ChannelState{};
+  return channel;
+}
+
+std::shared_ptr<Channel> Channel::map(UniqueFd fd) {
+  struct stat file {};
+  if (fstat(fd.get(), &file) != 0 || static_cast<size_t>(file.st_size) < total_bytes)
+    throw Error("a peer handed over a channel that is too small");
+  return std::shared_ptr<Channel>(new Channel(SharedMemory::map(std::move(fd), total_bytes)));
+}
+
+}  // namespace rdmatx::soft

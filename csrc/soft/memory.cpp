@@ -1,0 +1,123 @@
+#include <fcntl.h>
+#include <linux/types.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "base/log.hpp"
+#include "base/shared_memory.hpp"
+#include "base/unique_fd.hpp"
+#include "soft/instance.hpp"
+#include "soft/objects.hpp"
+#include "soft/peer.hpp"
+#include "soft/verbs.hpp"
+
+namespace rdmatx::soft {
+namespace {
+
+constexpr int remote_changes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr int known_access =
+    IBV_ACCESS_LOCAL_WRITE | remote_changes | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
+
+/// Whether every page of the range is mapped. msync(2) with MS_ASYNC does nothing else on Linux.
+bool is_mapped(uint64_t address, uint64_t bytes) {
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t first = address / page * page;
+  return msync(reinterpret_cast<void*>(first), address + bytes - first, MS_ASYNC) == 0;
+}
+
+/// Whether no part of the range is mapped read-only, by the process's own list of mappings.
+bool is_writable(uint64_t address, uint64_t bytes) {
+  std::ifstream maps("/proc/self/maps");
+  if (!maps) return true;  // no /proc: the copy itself will tell
+  for (std::string line; std::getline(maps, line);) {
+    uint64_t first = 0, end = 0;
+    char permissions[5] = {};
+    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s", &first, &end, permissions) != 3) continue;
+    if (first >= address + bytes) break;
+    if (end > address && permissions[1] != 'w') return false;
+  }
+  return true;
+}
+
+/// Waits until nobody moves data through a key that was just made invalid: for the engine in this process by
+/// its locks, for peers by what they announced. False where a peer does not move on (a stopped process).
+bool wait_for_users(Instance& instance, uint32_t key) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  bool free = true;
+  instance.for_each([&](QueuePair& qp) {
+    std::shared_ptr<Channel> inbound;
+    std::shared_ptr<Peer> peer;
+    {
+      std::lock_guard lock(qp.mutex);
+      inbound = qp.inbound;
+      peer = qp.peer;
+    }
+    while (inbound && peer && peer->alive() && inbound->state().accessing_key.load(std::memory_order_seq_cst) == key) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        free = false;
+        return;
+      }
+      std::this_thread::yield();
+    }
+  });
+  return free;
+}
+
+}  // namespace
+
+ibv_mr* reg_mr(ibv_pd* base, void* address, size_t bytes, int access) try {
+  auto* pd = own<ProtectionDomain>(base);
+  Instance& instance = *pd->context->instance;
+  if (instance.forked()) return errno = EOWNERDEAD, nullptr;
+  const auto first = reinterpret_cast<uint64_t>(address);
+  if (bytes == 0 || bytes > Limits::max_region_bytes || first + bytes < first) return errno = EINVAL, nullptr;
+  if ((access & ~known_access) || ((access & remote_changes) && !(access & IBV_ACCESS_LOCAL_WRITE)))
+    return errno = EINVAL, nullptr;
+  auto segment = find_segment(address, bytes);
+  if (!segment) {
+    if (!is_mapped(first, bytes)) return errno = EFAULT, nullptr;
+    if ((access & IBV_ACCESS_LOCAL_WRITE) && !is_writable(first, bytes)) return errno = EFAULT, nullptr;
+  }
+  auto* mr = new MemoryRegion;
+  const uint32_t key = instance.memory().add(first, bytes, pd->number, static_cast<uint32_t>(access), segment.get());
+  if (key == 0) {
+    delete mr;
+    return errno = ENOMEM, nullptr;
+  }
+  mr->segment = std::move(segment);
+  mr->base.context = base->context;
+  mr->base.pd = base;
+  mr->base.addr = address;
+  mr->base.length = bytes;
+  mr->base.handle = mr->base.lkey = mr->base.rkey = key;
+  pd->children.fetch_add(1);
+  return &mr->base;
+} catch (const std::bad_alloc&) {
+  return errno = ENOMEM, nullptr;
+}
+
+ibv_mr* reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) { return errno = EOPNOTSUPP, nullptr; }
+
+int dereg_mr(ibv_mr* base) {
+  auto* mr = own<MemoryRegion>(base);
+  auto* pd = own<ProtectionDomain>(base->pd);
+  Instance& instance = *pd->context->instance;
+  if (instance.forked()) return 0;
+  instance.memory().remove(base->lkey);
+  if (wait_for_users(instance, base->lkey)) instance.memory().release(base->lkey);
+  else log(LogLevel::warning, "a peer that does not run holds a deregistered region; do not reuse its memory yet");
+  pd->children.fetch_sub(1);
+  delete mr;
+  return 0;
+}
+
+}  // namespace rdmatx::soft

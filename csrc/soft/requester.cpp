@@ -1,0 +1,434 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "soft/engine.hpp"
+#include "soft/instance.hpp"
+#include "soft/peer.hpp"
+#include "soft/verbs.hpp"
+#include "soft/wire.hpp"
+
+namespace rdmatx::soft {
+namespace {
+
+enum class Step { done, blocked };
+
+/// What post_send copies itself before it leaves the rest to whoever polls.
+constexpr uint64_t brief_bytes = 64 * 1024;
+/// The longest copy between two looks at anything else: a deregistration waits for at most this.
+constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
+/// The same while a peer that polls could help.
+constexpr uint64_t look_bytes = 256 * 1024;
+/// What one call moves before it lets other threads at the queue pair.
+constexpr uint64_t turn_bytes = 16 * 1024 * 1024;
+/// A write from here on is shared with a peer that polls: it copies out of the ring while we copy in.
+constexpr uint64_t share_from_bytes = 256 * 1024;
+
+SendEntry& entry_at(QueuePair& qp, uint64_t index) { return qp.sends[index % qp.sends.size()]; }
+
+ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
+  switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM: return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ: return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP: return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_WC_FETCH_ADD;
+    default: return IBV_WC_SEND;
+  }
+}
+
+bool is_atomic(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+void complete_send(QueuePair& qp, const SendEntry& entry, ibv_wc_status status) {
+  if (status == IBV_WC_SUCCESS && !entry.signaled) return;
+  ibv_wc completion{};
+  completion.wr_id = entry.id;
+  completion.status = status;
+  completion.opcode = completion_opcode(entry.opcode);
+  completion.qp_num = qp.base.qp_num;
+  if (status == IBV_WC_SUCCESS && (entry.opcode == IBV_WR_RDMA_READ || is_atomic(entry.opcode)))
+    completion.byte_len = static_cast<uint32_t>(entry.length);
+  complete(qp.send_cq, completion, false);
+}
+
+Step fail(SendEntry& entry, ibv_wc_status status) {
+  entry.phase = SendEntry::Phase::failed;
+  entry.status = status;
+  return Step::blocked;  // nothing behind it may start
+}
+
+void commit(QueuePair& qp) {
+  qp.requests_out.commit();
+  wake_responder(qp);
+}
+
+uint8_t last_flags(const SendEntry& entry, bool with_immediate) {
+  return static_cast<uint8_t>(record_last | (with_immediate ? record_immediate : 0) |
+                              (entry.solicited ? record_solicited : 0));
+}
+
+Step step_send(QueuePair& qp, SendEntry& entry) {
+  thread_local std::vector<iovec> pieces;
+  do {
+    const uint64_t bytes = std::min<uint64_t>(entry.length - entry.offset, Ring::max_payload);
+    Record* record = qp.requests_out.reserve(bytes);
+    if (!record) return Step::blocked;
+    if (!send_pieces(qp, entry, entry.offset, bytes, 0, pieces)) return fail(entry, IBV_WC_LOC_PROT_ERR);
+    record->kind = RecordKind::send;
+    if (entry.offset == 0) record->flags = record_first;
+    gather(reinterpret_cast<std::byte*>(record + 1), pieces);
+    entry.offset += bytes;
+    if (entry.offset == entry.length) {
+      record->flags |= last_flags(entry, entry.opcode == IBV_WR_SEND_WITH_IMM);
+      record->immediate = entry.immediate;
+      entry.message = ++qp.messages_sent;
+      entry.phase = SendEntry::Phase::awaiting;
+    }
+    commit(qp);
+  } while (entry.phase != SendEntry::Phase::awaiting);
+  return Step::done;
+}
+
+/// One piece of a write through the ring, for the responder to put in place. False while there is no room.
+bool put_write_piece(QueuePair& qp, SendEntry& entry) {
+  thread_local std::vector<iovec> pieces;
+  const uint64_t bytes = std::min<uint64_t>(entry.length - entry.offset, Ring::max_payload);
+  Record* record = qp.requests_out.reserve(bytes);
+  if (!record) return false;
+  if (!send_pieces(qp, entry, entry.offset, bytes, 0, pieces)) {
+    fail(entry, IBV_WC_LOC_PROT_ERR);
+    return false;
+  }
+  record->kind = RecordKind::write;
+  record->key = entry.remote_key;
+  record->address = entry.remote_address + entry.offset;
+  gather(reinterpret_cast<std::byte*>(record + 1), pieces);
+  entry.offset += bytes;
+  entry.in_ring = true;
+  commit(qp);
+  return true;
+}
+
+/// Tells the responder that a write is complete, where it has to know: an immediate, or pieces in the ring.
+Step finish_write(QueuePair& qp, SendEntry& entry) {
+  Record* record = qp.requests_out.reserve(0);
+  if (!record) return Step::blocked;
+  record->kind = RecordKind::write_last;
+  record->flags = last_flags(entry, entry.opcode == IBV_WR_RDMA_WRITE_WITH_IMM);
+  record->immediate = entry.immediate;
+  record->length = entry.length;
+  entry.message = ++qp.messages_sent;
+  entry.phase = SendEntry::Phase::awaiting;
+  commit(qp);
+  return Step::done;
+}
+
+/// The requester found that the responder may not be accessed so: the responder fails too, as after a NAK.
+Step fail_remote_access(QueuePair& qp, SendEntry& entry) {
+  if (Record* record = qp.requests_out.reserve(0)) {
+    record->kind = RecordKind::fault;
+    commit(qp);
+  }
+  return fail(entry, IBV_WC_REM_ACCESS_ERR);
+}
+
+/// Whether the peer drives its side right now. A poll of its own moves the heartbeat; between two of them it
+/// may be busy with a piece, so a few looks may pass.
+bool peer_polls(QueuePair& qp) {
+  const uint64_t beats = qp.outbound->state().heartbeat.load(std::memory_order_relaxed);
+  if (beats != std::exchange(qp.heartbeat_seen, beats)) qp.peer_polls_for = 8;
+  return qp.peer_polls_for > 0 && qp.peer_polls_for-- > 0;
+}
+
+/// Copies one slice, and turns the outcome into the entry's. `done` means that the slice is in place or that
+/// the entry goes by the ring from now on.
+Step copy_slice(QueuePair& qp, SendEntry& entry, uint64_t bytes, bool attach, bool* would_attach) {
+  const int outcome = copy_directly(qp, entry, entry.offset, bytes, attach);
+  *would_attach = outcome == EAGAIN;
+  switch (outcome) {
+    case 0: entry.offset += bytes; return Step::done;
+    case EAGAIN: return Step::done;
+    case EINVAL: return fail(entry, IBV_WC_LOC_PROT_ERR);
+    case EACCES: return fail_remote_access(qp, entry);
+    case ESRCH: return Step::blocked;  // the process is gone; the wire is about to hear of it
+    case EPERM:
+    case ENOSYS:
+      qp.peer->forbid_direct_copies();
+      entry.only_ring = true;
+      return Step::done;
+    default: return fail(entry, IBV_WC_REM_OP_ERR);
+  }
+}
+
+/// A write is copied straight into the peer's memory. Where that takes the kernel and the peer polls, the
+/// ring is faster (two plain copies on two cores beat one that looks up every page) and both are used: pieces
+/// go through the ring while it has room, and directly while it is full.
+Step step_write(QueuePair& qp, SendEntry& entry, Effort effort) {
+  if (effort == Effort::brief && entry.length > brief_bytes) return Step::blocked;
+  const bool may_share = qp.context->instance->wire_choice() == WireChoice::automatic && !qp.peer->is_self() &&
+                         entry.length >= share_from_bytes;
+  const uint64_t stop = std::min(entry.length, entry.offset + turn_bytes);
+  while (entry.offset < stop) {
+    if (entry.only_ring) {
+      if (!put_write_piece(qp, entry)) return Step::blocked;
+      continue;
+    }
+    if (qp.send_head != qp.send_next) return Step::blocked;  // what went before is not executed yet
+    const bool share = may_share && peer_polls(qp);
+    const uint64_t slice = std::min(entry.length - entry.offset, share ? Ring::max_payload
+                                                                 : may_share ? look_bytes : slice_bytes);
+    bool would_attach = false;
+    if (copy_slice(qp, entry, slice, !share, &would_attach) == Step::blocked) return Step::blocked;
+    if (!would_attach) continue;
+    if (put_write_piece(qp, entry)) continue;
+    if (entry.phase == SendEntry::Phase::failed) return Step::blocked;
+    if (copy_slice(qp, entry, slice, true, &would_attach) == Step::blocked) return Step::blocked;
+  }
+  if (entry.offset < entry.length) return Step::blocked;
+  if (entry.in_ring || entry.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) return finish_write(qp, entry);
+  entry.phase = SendEntry::Phase::done;
+  return Step::done;
+}
+
+/// Takes what the responder answered into the scatter list.
+Step take_responses(QueuePair& qp, SendEntry& entry) {
+  thread_local std::vector<iovec> pieces;
+  bool corrupt = false;
+  while (const Record* record = qp.responses_in.front(&corrupt)) {
+    const uint64_t bytes = record->bytes;
+    if (bytes > entry.length - entry.offset) corrupt = true;
+    if (corrupt) break;
+    if (!send_pieces(qp, entry, entry.offset, bytes, IBV_ACCESS_LOCAL_WRITE, pieces))
+      return fail(entry, IBV_WC_LOC_PROT_ERR);
+    scatter(reinterpret_cast<const std::byte*>(record + 1), pieces);
+    entry.offset += bytes;
+    qp.responses_in.pop();
+    wake_responder(qp);
+  }
+  if (corrupt) return fail(entry, IBV_WC_BAD_RESP_ERR);
+  if (entry.offset < entry.length) return Step::blocked;
+  entry.phase = SendEntry::Phase::done;
+  return Step::done;
+}
+
+/// Asks the responder for a read or an atomic.
+Step ask(QueuePair& qp, SendEntry& entry, RecordKind kind) {
+  if (entry.phase == SendEntry::Phase::queued) {
+    Record* record = qp.requests_out.reserve(0);
+    if (!record) return Step::blocked;
+    record->kind = kind;
+    record->address = entry.remote_address;
+    record->key = entry.remote_key;
+    record->length = entry.length;
+    record->operand = entry.operand;
+    record->swap = entry.swap;
+    entry.message = ++qp.messages_sent;
+    entry.phase = SendEntry::Phase::moving;
+    commit(qp);
+  }
+  return take_responses(qp, entry);
+}
+
+Step step_read(QueuePair& qp, SendEntry& entry, Effort effort) {
+  if (effort == Effort::brief && entry.length > brief_bytes) return Step::blocked;
+  const uint64_t stop = std::min(entry.length, entry.offset + turn_bytes);
+  while (!entry.only_ring && entry.offset < stop) {
+    if (qp.send_head != qp.send_next) return Step::blocked;
+    bool would_attach = false;
+    const uint64_t slice = std::min(entry.length - entry.offset, slice_bytes);
+    if (copy_slice(qp, entry, slice, true, &would_attach) == Step::blocked) return Step::blocked;
+    if (entry.only_ring) entry.offset = 0;  // the ring answers the whole of it
+  }
+  if (entry.only_ring) return ask(qp, entry, RecordKind::read);
+  if (entry.offset < entry.length) return Step::blocked;
+  entry.phase = SendEntry::Phase::done;
+  return Step::done;
+}
+
+Step step(QueuePair& qp, SendEntry& entry, Effort effort) {
+  switch (entry.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM: return step_send(qp, entry);
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM: return step_write(qp, entry, effort);
+    case IBV_WR_RDMA_READ: return step_read(qp, entry, effort);
+    case IBV_WR_ATOMIC_CMP_AND_SWP: return ask(qp, entry, RecordKind::compare_swap);
+    default: return ask(qp, entry, RecordKind::fetch_add);
+  }
+}
+
+/// Completes, in order, what is done, acknowledged or refused.
+bool reap(QueuePair& qp) {
+  const uint64_t start = qp.send_head;
+  const uint64_t acknowledged =
+      qp.outbound ? qp.outbound->state().acknowledged.load(std::memory_order_acquire) : 0;
+  for (; qp.send_head < qp.send_tail; ++qp.send_head) {
+    const SendEntry& entry = entry_at(qp, qp.send_head);
+    using enum SendEntry::Phase;
+    if (entry.phase == failed) {
+      enter_error(qp, entry.status);
+      return true;
+    }
+    if (entry.phase != done && !(entry.phase == awaiting && entry.message <= acknowledged)) {
+      const auto* channel = qp.outbound ? &qp.outbound->state() : nullptr;
+      if (entry.message && channel && channel->refused.load(std::memory_order_acquire) == entry.message) {
+        enter_error(qp, static_cast<ibv_wc_status>(channel->refused_status.load(std::memory_order_relaxed)));
+        return true;
+      }
+      break;
+    }
+    complete_send(qp, entry, IBV_WC_SUCCESS);
+    if (qp.send_next == qp.send_head) ++qp.send_next;
+  }
+  return qp.send_head != start;
+}
+
+/// The peer's queue pair is not there: what a NIC finds out by sending again until its retries are used up.
+void check_unreachable(QueuePair& qp) {
+  if (qp.send_head == qp.send_tail || (qp.outbound && qp.outbound->state().open.load() != 0)) {
+    qp.unreachable_since_ns = 0;
+    return;
+  }
+  const uint64_t now = now_ns();
+  if (qp.unreachable_since_ns == 0) qp.unreachable_since_ns = now;
+  if (qp.attributes.timeout == 0) return;  // waits for ever (ibv_modify_qp(3))
+  const uint64_t budget = (uint64_t{4096} << qp.attributes.timeout) * (qp.attributes.retry_cnt + 1u);
+  if (now - qp.unreachable_since_ns >= budget) enter_error(qp, IBV_WC_RETRY_EXC_ERR);
+}
+
+void check_receiver_ready(QueuePair& qp) {
+  ChannelState& channel = qp.outbound->state();
+  uint64_t message = channel.receiver_not_ready.load(std::memory_order_acquire);
+  if (message == 0 || message == rnr_cancelled || qp.send_head == qp.send_tail) {
+    qp.not_ready_since_ns = 0;
+    return;
+  }
+  if (qp.attributes.rnr_retry == 7) return;  // for ever
+  const uint64_t now = now_ns();
+  if (qp.not_ready_since_ns == 0) qp.not_ready_since_ns = now;
+  const uint64_t budget = uint64_t{channel.rnr_timer_ns.load()} * qp.attributes.rnr_retry;
+  if (now - qp.not_ready_since_ns >= budget &&
+      channel.receiver_not_ready.compare_exchange_strong(message, rnr_cancelled))
+    enter_error(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+}
+
+}  // namespace
+
+bool progress_requests(QueuePair& qp, Effort effort) {
+  if (qp.send_head == qp.send_tail) return false;
+  const int state = qp.state.load(std::memory_order_relaxed);
+  if (state != IBV_QPS_RTS && state != IBV_QPS_SQD) return false;
+  bool moved = reap(qp);
+  if (!qp.outbound || qp.outbound->state().open.load(std::memory_order_acquire) == 0) {
+    check_unreachable(qp);
+    return moved;
+  }
+  qp.unreachable_since_ns = 0;
+  while (qp.send_next < qp.send_tail && qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTS) {
+    SendEntry& entry = entry_at(qp, qp.send_next);
+    if (entry.phase == SendEntry::Phase::failed) break;
+    const uint64_t before = entry.offset;
+    const Step outcome = step(qp, entry, effort);
+    moved |= outcome == Step::done || entry.offset != before;
+    if (outcome == Step::blocked) break;
+    ++qp.send_next;
+    if (entry.phase == SendEntry::Phase::done) reap(qp);
+  }
+  if (qp.send_head < qp.send_next || qp.send_next < qp.send_tail) moved |= reap(qp);
+  if (qp.outbound) check_receiver_ready(qp);
+  return moved;
+}
+
+bool timer_runs(const QueuePair& qp) {
+  return qp.send_head != qp.send_tail && (qp.unreachable_since_ns != 0 || qp.not_ready_since_ns != 0);
+}
+
+void flush_sends(QueuePair& qp, ibv_wc_status first) {
+  for (; qp.send_head < qp.send_tail; ++qp.send_head) {
+    complete_send(qp, entry_at(qp, qp.send_head), first);
+    first = IBV_WC_WR_FLUSH_ERR;
+  }
+  qp.send_next = qp.send_tail;
+}
+
+namespace {
+
+int check_send(const QueuePair& qp, const ibv_send_wr& work, uint64_t length) {
+  const ibv_qp_cap& cap = qp.initial.cap;
+  const bool reads = work.opcode == IBV_WR_RDMA_READ || is_atomic(work.opcode);
+  const bool known = reads || work.opcode == IBV_WR_SEND || work.opcode == IBV_WR_SEND_WITH_IMM ||
+                     work.opcode == IBV_WR_RDMA_WRITE || work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (!known || work.num_sge < 0 || static_cast<uint32_t>(work.num_sge) > cap.max_send_sge) return EINVAL;
+  if (length > Limits::max_message_bytes) return EINVAL;
+  if ((work.send_flags & IBV_SEND_INLINE) && (reads || length > cap.max_inline_data)) return EINVAL;
+  if (is_atomic(work.opcode) && (length != 8 || work.wr.atomic.remote_addr % 8 != 0)) return EINVAL;
+  return 0;
+}
+
+void enqueue(QueuePair& qp, const ibv_send_wr& work, uint64_t length) {
+  SendEntry& entry = entry_at(qp, qp.send_tail);
+  const size_t slot = static_cast<size_t>(&entry - qp.sends.data());
+  entry = SendEntry{};
+  entry.id = work.wr_id;
+  entry.opcode = work.opcode;
+  entry.signaled = qp.initial.sq_sig_all || (work.send_flags & IBV_SEND_SIGNALED);
+  entry.solicited = work.send_flags & IBV_SEND_SOLICITED;
+  entry.immediate = work.imm_data;
+  entry.length = length;
+  if (is_atomic(work.opcode)) {
+    entry.remote_address = work.wr.atomic.remote_addr;
+    entry.remote_key = work.wr.atomic.rkey;
+    entry.operand = work.wr.atomic.compare_add;
+    entry.swap = work.wr.atomic.swap;
+  } else {
+    entry.remote_address = work.wr.rdma.remote_addr;
+    entry.remote_key = work.wr.rdma.rkey;
+  }
+  if (work.send_flags & IBV_SEND_INLINE) {
+    entry.inline_data = true;
+    std::byte* to = qp.inline_data.data() + slot * qp.initial.cap.max_inline_data;
+    for (int i = 0; i < work.num_sge; ++i) {
+      std::memcpy(to, reinterpret_cast<const void*>(work.sg_list[i].addr), work.sg_list[i].length);
+      to += work.sg_list[i].length;
+    }
+  } else {
+    entry.sge_count = static_cast<uint32_t>(work.num_sge);
+    std::copy_n(work.sg_list, work.num_sge, qp.send_sges.data() + slot * qp.initial.cap.max_send_sge);
+  }
+  ++qp.send_tail;
+}
+
+}  // namespace
+
+int post_send(ibv_qp* base, ibv_send_wr* work, ibv_send_wr** bad) {
+  auto& qp = *own<QueuePair>(base);
+  *bad = work;
+  if (qp.context->instance->forked()) return EOWNERDEAD;
+  bool leaves_work = false;
+  {
+    std::lock_guard lock(qp.mutex);
+    int state = qp.state.load(std::memory_order_relaxed);
+    for (; work; work = work->next) {
+      *bad = work;
+      if (state != IBV_QPS_RTS && state != IBV_QPS_SQD && state != IBV_QPS_ERR) return EINVAL;
+      uint64_t length = 0;
+      for (int i = 0; i < work->num_sge; ++i) length += work->sg_list[i].length;
+      if (int error = check_send(qp, *work, length)) return error;
+      if (qp.send_tail - qp.send_head == qp.sends.size()) {
+        reap(qp);
+        if (qp.send_tail - qp.send_head == qp.sends.size()) return ENOMEM;
+      }
+      enqueue(qp, *work, length);
+      state = qp.state.load(std::memory_order_relaxed);
+      if (state == IBV_QPS_ERR) flush_sends(qp, IBV_WC_WR_FLUSH_ERR);
+    }
+    progress_requests(qp, Effort::brief);
+    leaves_work = qp.send_next != qp.send_tail;
+  }
+  if (leaves_work) qp.context->instance->wire().nudge();
+  return 0;
+}
+
+}  // namespace rdmatx::soft

@@ -1,0 +1,250 @@
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "soft/engine.hpp"
+#include "soft/instance.hpp"
+#include "soft/peer.hpp"
+
+namespace rdmatx::soft {
+
+namespace {
+
+/// What became of the record at the front of the ring.
+enum class Outcome {
+  consumed,
+  waits,    // for a receive, or for room in the ring of responses: stays at the front
+  refused,  // the queue pair is in error now
+};
+
+void complete_receive(QueuePair& qp, uint64_t id, ibv_wc_status status, ibv_wc_opcode opcode = IBV_WC_RECV,
+                      uint64_t bytes = 0, const Record* record = nullptr) {
+  ibv_wc completion{};
+  completion.wr_id = id;
+  completion.status = status;
+  completion.opcode = opcode;
+  completion.qp_num = qp.base.qp_num;
+  completion.src_qp = qp.attributes.dest_qp_num;
+  completion.byte_len = static_cast<uint32_t>(bytes);
+  if (record && (record->flags & record_immediate)) {
+    completion.wc_flags = IBV_WC_WITH_IMM;
+    completion.imm_data = record->immediate;
+  }
+  complete(qp.recv_cq, completion, record && (record->flags & record_solicited));
+}
+
+/// Takes the oldest posted receive as the one that the current message goes into.
+bool take_receive(QueuePair& qp) {
+  if (qp.srq) {
+    bool reached_limit = false;
+    {
+      std::lock_guard lock(qp.srq->mutex);
+      if (qp.srq->ring.size() == 0) return false;
+      qp.current_receive = qp.srq->ring.pop(qp.current_sges);
+      reached_limit = qp.srq->limit != 0 && qp.srq->ring.size() < qp.srq->limit;
+      if (reached_limit) qp.srq->limit = 0;  // told once (ibv_modify_srq(3))
+    }
+    if (reached_limit) raise_async_event(qp.context, IBV_EVENT_SRQ_LIMIT_REACHED, &qp.srq->base);
+  } else {
+    if (qp.receives.size() == 0) return false;
+    qp.current_receive = qp.receives.pop(qp.current_sges);
+  }
+  qp.current_offset = 0;
+  qp.current_capacity = 0;
+  for (const ibv_sge& sge : qp.current_sges) qp.current_capacity += sge.length;
+  return true;
+}
+
+bool receive_is_posted(QueuePair& qp) {
+  if (!qp.srq) return qp.receives.size() != 0;
+  std::lock_guard lock(qp.srq->mutex);
+  return qp.srq->ring.size() != 0;
+}
+
+/// Takes a receive for the message; where none is posted the requester is told that it must wait.
+Outcome want_receive(QueuePair& qp) {
+  ChannelState& channel = qp.inbound->state();
+  const uint64_t message = qp.messages_received + 1;
+  uint64_t announced = channel.receiver_not_ready.load(std::memory_order_acquire);
+  if (announced == rnr_cancelled) return Outcome::waits;  // the requester gave up: nothing more comes
+  if (!receive_is_posted(qp)) {
+    if (announced != message && channel.receiver_not_ready.compare_exchange_strong(announced, message))
+      wake_requester(qp);
+    return Outcome::waits;
+  }
+  if (announced == message && !channel.receiver_not_ready.compare_exchange_strong(announced, 0))
+    return Outcome::waits;  // the requester gave up just now: the message was never sent
+  return take_receive(qp) ? Outcome::consumed : Outcome::waits;
+}
+
+void acknowledge(QueuePair& qp) {
+  qp.inbound->state().acknowledged.store(++qp.messages_received, std::memory_order_release);
+  wake_requester(qp);
+}
+
+/// Ends the message in error at the requester, and this queue pair with it (as a NIC's NAK does).
+Outcome refuse(QueuePair& qp, ibv_wc_status for_requester, ibv_event_type event) {
+  ChannelState& channel = qp.inbound->state();
+  channel.refused_status.store(for_requester, std::memory_order_relaxed);
+  channel.refused.store(qp.messages_received + 1, std::memory_order_release);
+  raise_async_event(qp.context, event, &qp.base);
+  enter_error(qp, IBV_WC_WR_FLUSH_ERR);
+  wake_requester(qp);
+  return Outcome::refused;
+}
+
+Outcome refuse_receive(QueuePair& qp, ibv_wc_status local, ibv_wc_status for_requester) {
+  complete_receive(qp, *qp.current_receive, local);
+  qp.current_receive.reset();
+  return refuse(qp, for_requester, IBV_EVENT_QP_REQ_ERR);
+}
+
+Outcome handle_send(QueuePair& qp, const Record& record, const std::byte* payload) {
+  thread_local std::vector<iovec> pieces;
+  if (!qp.current_receive)
+    if (Outcome outcome = want_receive(qp); outcome != Outcome::consumed) return outcome;
+  if (record.bytes > qp.current_capacity - qp.current_offset)
+    return refuse_receive(qp, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
+  if (!local_pieces(qp, qp.current_sges.data(), static_cast<uint32_t>(qp.current_sges.size()),
+                    qp.current_offset, record.bytes, IBV_ACCESS_LOCAL_WRITE, pieces))
+    return refuse_receive(qp, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
+  scatter(payload, pieces);
+  qp.current_offset += record.bytes;
+  if (record.flags & record_last) {
+    complete_receive(qp, *qp.current_receive, IBV_WC_SUCCESS, IBV_WC_RECV, qp.current_offset, &record);
+    qp.current_receive.reset();
+    acknowledge(qp);
+  }
+  return Outcome::consumed;
+}
+
+/// Whether the peer may access [address, address + length) of this process so.
+bool allows(const QueuePair& qp, uint32_t key, uint64_t address, uint64_t length, uint32_t access) {
+  if ((qp.attributes.qp_access_flags & access) != access) return false;
+  return length == 0 ||
+         qp.context->instance->memory().find(key, address, length, qp.domain->number, access) != nullptr;
+}
+
+Outcome handle_write(QueuePair& qp, const Record& record, const std::byte* payload) {
+  if (!allows(qp, record.key, record.address, record.bytes, IBV_ACCESS_REMOTE_WRITE))
+    return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+  std::memcpy(reinterpret_cast<void*>(record.address), payload, record.bytes);
+  return Outcome::consumed;
+}
+
+Outcome handle_write_last(QueuePair& qp, const Record& record) {
+  if (record.flags & record_immediate) {
+    if (Outcome outcome = want_receive(qp); outcome != Outcome::consumed) return outcome;
+    complete_receive(qp, *qp.current_receive, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, record.length, &record);
+    qp.current_receive.reset();
+  }
+  acknowledge(qp);
+  return Outcome::consumed;
+}
+
+Outcome handle_read(QueuePair& qp, const Record& record) {
+  if (!allows(qp, record.key, record.address, record.length, IBV_ACCESS_REMOTE_READ))
+    return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+  while (qp.response_offset < record.length) {
+    const uint64_t bytes = std::min<uint64_t>(record.length - qp.response_offset, Ring::max_payload);
+    Record* response = qp.responses_out.reserve(bytes);
+    if (!response) return Outcome::waits;
+    response->kind = RecordKind::response;
+    std::memcpy(response + 1, reinterpret_cast<const void*>(record.address + qp.response_offset), bytes);
+    qp.response_offset += bytes;
+    qp.responses_out.commit();
+    wake_requester(qp);
+  }
+  qp.response_offset = 0;
+  acknowledge(qp);
+  return Outcome::consumed;
+}
+
+Outcome handle_atomic(QueuePair& qp, const Record& record) {
+  if (record.address % 8 != 0) return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
+  if (!allows(qp, record.key, record.address, 8, IBV_ACCESS_REMOTE_ATOMIC))
+    return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+  Record* response = qp.responses_out.reserve(8);
+  if (!response) return Outcome::waits;
+  std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(record.address));
+  uint64_t before = record.operand;
+  if (record.kind == RecordKind::fetch_add) before = target.fetch_add(record.operand);
+  else target.compare_exchange_strong(before, record.swap);
+  response->kind = RecordKind::response;
+  std::memcpy(response + 1, &before, 8);
+  qp.responses_out.commit();
+  acknowledge(qp);
+  return Outcome::consumed;
+}
+
+Outcome handle(QueuePair& qp, const Record& record, const std::byte* payload) {
+  switch (record.kind) {
+    case RecordKind::send: return handle_send(qp, record, payload);
+    case RecordKind::write: return handle_write(qp, record, payload);
+    case RecordKind::write_last: return handle_write_last(qp, record);
+    case RecordKind::read: return handle_read(qp, record);
+    case RecordKind::fetch_add:
+    case RecordKind::compare_swap: return handle_atomic(qp, record);
+    case RecordKind::fault: return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+    default: return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
+  }
+}
+
+}  // namespace
+
+bool progress_responses(QueuePair& qp) {
+  if (!qp.inbound || qp.requests_in.empty()) return false;
+  const int state = qp.state.load(std::memory_order_relaxed);
+  if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD) return false;
+  ChannelState& channel = qp.inbound->state();
+  bool moved = false, corrupt = false;
+  while (const Record* record = qp.requests_in.front(&corrupt)) {
+    // A copy of the header: the peer must not change it between the check and the use.
+    const Record header = *record;
+    const Outcome outcome = handle(qp, header, reinterpret_cast<const std::byte*>(record + 1));
+    if (outcome == Outcome::refused) return true;
+    if (outcome == Outcome::waits) return moved;
+    qp.requests_in.pop();
+    channel.heartbeat.fetch_add(1, std::memory_order_relaxed);
+    moved = true;
+  }
+  if (corrupt) refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_FATAL);
+  if (moved) wake_requester(qp);  // there is room in the ring again
+  return moved;
+}
+
+void enter_error(QueuePair& qp, ibv_wc_status first) {
+  qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
+  qp.base.state = IBV_QPS_ERR;
+  if (qp.inbound) qp.inbound->state().open.store(0, std::memory_order_release);
+  flush_sends(qp, first);
+  if (qp.current_receive) complete_receive(qp, *qp.current_receive, IBV_WC_WR_FLUSH_ERR);
+  qp.current_receive.reset();
+  if (qp.srq) {
+    raise_async_event(qp.context, IBV_EVENT_QP_LAST_WQE_REACHED, &qp.base);
+    return;
+  }
+  while (qp.receives.size() != 0) complete_receive(qp, qp.receives.pop(qp.current_sges), IBV_WC_WR_FLUSH_ERR);
+}
+
+void fail_for_lost_peer(QueuePair& qp) {
+  const int state = qp.state.load(std::memory_order_relaxed);
+  if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD) return;
+  drive(qp);
+  if (qp.state.load(std::memory_order_relaxed) == IBV_QPS_ERR) return;
+  raise_async_event(qp.context, IBV_EVENT_QP_FATAL, &qp.base);
+  enter_error(qp, IBV_WC_RETRY_EXC_ERR);
+}
+
+// The exchange orders what was just published before this look, and the sleeper looks again after it set the
+// flag by an exchange of its own: whichever comes second sees the other.
+void wake_responder(QueuePair& qp) {
+  if (qp.outbound->state().responder_asleep.exchange(0) != 0) qp.peer->ring_doorbell();
+}
+
+void wake_requester(QueuePair& qp) {
+  if (qp.inbound->state().requester_asleep.exchange(0) != 0) qp.peer->ring_doorbell();
+}
+
+}  // namespace rdmatx::soft

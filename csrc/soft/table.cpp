@@ -1,0 +1,14 @@
+#include "verbs/table.hpp"
+
+#include "soft/verbs.hpp"
+
+namespace rdmatx {
+
+const Verbs* soft_verbs() {
+#define X(name, ret, params) soft::name,
+  static const Verbs table{RDMATX_VERBS(X)};
+#undef X
+  return &table;
+}
+
+}  // namespace rdmatx

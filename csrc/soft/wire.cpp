@@ -1,0 +1,468 @@
+#include "soft/wire.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "soft/engine.hpp"
+#include "soft/instance.hpp"
+
+namespace rdmatx::soft {
+namespace {
+
+constexpr uint32_t wire_magic = 0x78646d72;  // "rmdx"
+constexpr uint16_t wire_version = 1;
+enum Kind : uint16_t { kind_hello = 1, kind_claim, kind_grant, kind_map, kind_segment };
+
+constexpr uint64_t listener_token = ~uint64_t{0}, doorbell_token = ~uint64_t{1};
+/// The end of a link's process is reported under the link's key with this bit.
+constexpr uint64_t process_bit = uint64_t{1} << 62;
+
+std::pair<sockaddr_un, socklen_t> abstract_address(uint64_t identity) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = socket_name(identity);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading zero: the abstract namespace
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+}
+
+bool same_user(int socket, ucred* credentials) {
+  socklen_t size = sizeof *credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, credentials, &size) == 0 &&
+         (credentials->uid == geteuid() || credentials->uid == 0 || geteuid() == 0);
+}
+
+uint64_t random_token() {
+  uint64_t token = 0;
+  if (getrandom(&token, sizeof token, 0) != sizeof token) token = reinterpret_cast<uint64_t>(&token);
+  return token;
+}
+
+UniqueFd checked(int fd, const char* what) {
+  if (fd < 0) throw Error(std::string("the software HCA cannot create ") + what + ": " + describe_errno(errno));
+  return UniqueFd(fd);
+}
+
+}  // namespace
+
+void Peer::ring_doorbell() const noexcept { eventfd_write(doorbell_.get(), 1); }
+
+std::byte* Peer::mapped_segment(uint64_t segment, uint64_t end, Wire& wire) {
+  std::lock_guard lock(mappings_mutex_);
+  auto [found, is_new] = mappings_.try_emplace(segment);
+  if (is_new) wire.request_segment(*this, segment);
+  const auto& memory = found->second;
+  return memory && end <= memory->size() ? memory->data() : nullptr;
+}
+
+Wire::Wire(Instance& instance)
+    : instance_(instance),
+      probe_token_(random_token()),
+      listener_(checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "a socket")),
+      doorbell_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "an event file descriptor")),
+      epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll file descriptor")) {
+  auto [address, size] = abstract_address(instance.id());
+  if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener_.get(), 512) != 0)
+    throw Error("the software HCA cannot listen on its socket: " + describe_errno(errno));
+  if (!watch(listener_.get(), listener_token) || !watch(doorbell_.get(), doorbell_token))
+    throw Error("the software HCA cannot watch its sockets: " + describe_errno(errno));
+  auto self = std::make_shared<Peer>(instance.id(), true);
+  self->pid_ = getpid();
+  self->memory_ = std::shared_ptr<MemoryTable>(&instance.memory(), [](MemoryTable*) {});
+  self->doorbell_ = checked(fcntl(doorbell_.get(), F_DUPFD_CLOEXEC, 0), "a file descriptor");
+  peers_[instance.id()] = std::move(self);
+
+  // Signals belong to the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "rdmatx-soft");
+    run();
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Wire::~Wire() {
+  stopping_.store(true);
+  eventfd_write(doorbell_.get(), 1);
+  thread_.join();
+}
+
+std::shared_ptr<Peer> Wire::peer(uint64_t identity) {
+  std::lock_guard lock(mutex_);
+  auto& known = peers_[identity];
+  if (!known) {
+    known = std::make_shared<Peer>(identity, false);
+    requests_.push_back({identity, make(kind_hello)});
+  }
+  return known;
+}
+
+void Wire::claim_channel(const std::shared_ptr<Peer>& peer, uint32_t remote, uint32_t local,
+                         uint32_t incarnation) {
+  {
+    std::lock_guard lock(mutex_);
+    requests_.push_back({peer->identity(), make(kind_claim, remote, local, incarnation)});
+  }
+  nudge();
+}
+
+void Wire::request_segment(Peer& peer, uint64_t segment) {
+  {
+    std::lock_guard lock(mutex_);
+    requests_.push_back({peer.identity(), make(kind_map, segment)});
+  }
+  nudge();
+}
+
+void Wire::nudge() noexcept {
+  if (asleep_.exchange(false)) eventfd_write(doorbell_.get(), 1);
+}
+
+Wire::Message Wire::make(uint16_t kind, uint64_t a, uint64_t b, uint64_t c) const {
+  return {wire_magic, wire_version, kind, instance_.id(), {a, b, c, 0}};
+}
+
+bool Wire::watch(int fd, uint64_t token) const {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = token;
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void Wire::run() {
+  int timeout_ms = 0;
+  while (!stopping_.load()) {
+    epoll_event events[32];
+    const int count = epoll_wait(epoll_.get(), events, 32, timeout_ms);
+    asleep_.store(false);
+    for (int i = 0; i < count; ++i) handle_event(events[i].data.u64);
+    handle_requests();
+    grant_claims();
+    flush_all();
+    forget_unused_peers();
+    // A nudge between the announcement and the sleep finds the flag set and rings the doorbell.
+    asleep_.store(true);
+    timeout_ms = drive_unpolled(instance_);
+    std::lock_guard lock(mutex_);
+    if (!requests_.empty()) timeout_ms = 0;
+    else if (std::any_of(links_.begin(), links_.end(), [](auto& link) { return !link.second.unsent.empty(); }))
+      timeout_ms = timeout_ms < 0 ? 1 : timeout_ms;
+  }
+}
+
+void Wire::handle_event(uint64_t token) {
+  if (token == doorbell_token) {
+    eventfd_t rings;
+    eventfd_read(doorbell_.get(), &rings);
+  } else if (token == listener_token) {
+    accept_links();
+  } else if (token & process_bit) {
+    close_link(token & ~process_bit);
+  } else {
+    receive(token);
+  }
+}
+
+void Wire::handle_requests() {
+  std::vector<Request> requests;
+  {
+    std::lock_guard lock(mutex_);
+    requests.swap(requests_);
+  }
+  for (const Request& request : requests) {
+    std::shared_ptr<Peer> peer;
+    {
+      std::lock_guard lock(mutex_);
+      if (auto known = peers_.find(request.identity); known != peers_.end()) peer = known->second;
+    }
+    if (!peer) continue;
+    if (!peer->alive()) {
+      if (request.message.kind == kind_claim)
+        instance_.with(static_cast<uint32_t>(request.message.values[1]), [&](QueuePair& qp) {
+          std::lock_guard lock(qp.mutex);
+          if (qp.peer == peer) fail_for_lost_peer(qp);
+        });
+      continue;
+    }
+    if (request.message.kind == kind_hello) {
+      connect_link(peer);
+      continue;
+    }
+    if (peer->is_self()) {
+      const auto& values = request.message.values;
+      claims_.push_back({0, request.identity, static_cast<uint32_t>(values[0]),
+                         static_cast<uint32_t>(values[1]), static_cast<uint32_t>(values[2])});
+      continue;
+    }
+    for (auto& [key, link] : links_)
+      if (link.peer == peer) {
+        if (link.greeted) send(link, {request.message});
+        else link.after_greeting.push_back({request.message});
+      }
+  }
+}
+
+void Wire::connect_link(const std::shared_ptr<Peer>& peer) {
+  auto [address, size] = abstract_address(peer->identity());
+  Link link;
+  link.peer = peer;
+  link.socket = UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  // Connecting to a Unix socket waits only while its backlog is full; a bound keeps even that short.
+  const timeval bound{0, 200'000};
+  setsockopt(link.socket.get(), SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof bound);
+  ucred credentials{};
+  if (!link.socket || connect(link.socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    if (errno == EAGAIN) {
+      std::lock_guard lock(mutex_);
+      requests_.push_back({peer->identity(), make(kind_hello)});
+      return;
+    }
+    peer_gone(*peer);
+    return;
+  }
+  if (!same_user(link.socket.get(), &credentials)) {
+    log(LogLevel::warning, "a software HCA of another user is out of reach: run both processes as one user");
+    peer_gone(*peer);
+    return;
+  }
+  fcntl(link.socket.get(), F_SETFL, O_NONBLOCK);
+  peer->pid_ = credentials.pid;
+  if (credentials.pid > 0)
+    link.process = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
+  const uint64_t key = next_link_++;
+  watch(link.socket.get(), key);
+  if (link.process) watch(link.process.get(), key | process_bit);
+  greet(links_.emplace(key, std::move(link)).first->second);
+}
+
+void Wire::accept_links() {
+  for (;;) {
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) return;
+    ucred credentials{};
+    if (!same_user(socket.get(), &credentials)) continue;
+    const uint64_t key = next_link_++;
+    Link link;
+    link.socket = std::move(socket);
+    if (watch(link.socket.get(), key)) links_.emplace(key, std::move(link));
+  }
+}
+
+void Wire::greet(Link& link) {
+  Parcel hello{make(kind_hello, reinterpret_cast<uint64_t>(&probe_token_), probe_token_)};
+  hello.descriptors[0] = instance_.memory().fd();
+  hello.descriptors[1] = doorbell_.get();
+  send(link, std::move(hello));
+}
+
+void Wire::greeted(Link& link, const Message& message, UniqueFd (&descriptors)[2]) {
+  link.identity = message.identity;
+  link.greeted = true;
+  if (!link.peer) return greet(link);  // the other side connected: it is our turn
+  Peer& peer = *link.peer;
+  peer.memory_ = MemoryTable::map(std::move(descriptors[0]));
+  peer.doorbell_ = std::move(descriptors[1]);
+  if (instance_.wire_choice() != WireChoice::shared_memory && peer.pid_ > 0) {
+    uint64_t token = 0;
+    iovec here{&token, sizeof token}, there{reinterpret_cast<void*>(message.values[0]), sizeof token};
+    const bool allowed = process_vm_readv(peer.pid_, &here, 1, &there, 1, 0) == sizeof token &&
+                         token == message.values[1];
+    peer.can_attach_.store(allowed);
+    if (!allowed)
+      log(LogLevel::info, "the kernel does not let processes reach each other's memory (" + describe_errno(errno) +
+                              "): the software HCA moves everything through shared memory");
+  }
+  for (Parcel& parcel : link.after_greeting) send(link, std::move(parcel));
+  link.after_greeting.clear();
+}
+
+void Wire::receive(uint64_t key) {
+  for (;;) {
+    auto found = links_.find(key);
+    if (found == links_.end()) return;
+    Message message{};
+    iovec data{&message, sizeof message};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const ssize_t bytes = recvmsg(found->second.socket.get(), &header, MSG_CMSG_CLOEXEC);
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    UniqueFd descriptors[2];
+    for (cmsghdr* part = CMSG_FIRSTHDR(&header); bytes > 0 && part; part = CMSG_NXTHDR(&header, part)) {
+      if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+      int received[2] = {-1, -1};
+      std::memcpy(received, CMSG_DATA(part), std::min(sizeof received, part->cmsg_len - CMSG_LEN(0)));
+      for (int i = 0; i < 2; ++i) descriptors[i].reset(received[i]);
+    }
+    if (bytes != sizeof message || message.magic != wire_magic || message.version != wire_version) {
+      if (bytes > 0) log(LogLevel::warning, "a process with another version of rdmatx is out of reach: update one");
+      return close_link(key);
+    }
+    try {
+      handle_message(key, found->second, message, descriptors);
+    } catch (const std::exception& error) {
+      log(LogLevel::warning, std::string("a peer of the software HCA is given up: ") + error.what());
+      return close_link(key);
+    }
+  }
+}
+
+void Wire::handle_message(uint64_t key, Link& link, const Message& message, UniqueFd (&descriptors)[2]) {
+  switch (message.kind) {
+    case kind_hello: return greeted(link, message, descriptors);
+    case kind_claim:
+      claims_.push_back({key, link.identity, static_cast<uint32_t>(message.values[0]),
+                         static_cast<uint32_t>(message.values[1]), static_cast<uint32_t>(message.values[2])});
+      return;
+    case kind_grant: return granted(link.identity, message, Channel::map(std::move(descriptors[0])));
+    case kind_map: return send_segment(link, message.values[0]);
+    case kind_segment:
+      if (link.peer && descriptors[0]) {
+        auto memory = SharedMemory::map(std::move(descriptors[0]), message.values[1]);
+        std::lock_guard lock(link.peer->mappings_mutex_);
+        link.peer->mappings_[message.values[0]] = std::move(memory);
+      }
+      return;
+    default: return;
+  }
+}
+
+void Wire::send_segment(Link& link, uint64_t segment) {
+  auto memory = find_segment(segment);
+  Parcel answer{make(kind_segment, segment, memory ? memory->size() : 0)};
+  if (memory) answer.descriptors[0] = memory->fd();
+  answer.owner = memory;
+  send(link, std::move(answer));
+}
+
+void Wire::grant_claims() {
+  std::erase_if(claims_, [this](const Claim& claim) {
+    auto link = links_.find(claim.link);
+    if (claim.link != 0 && link == links_.end()) return true;
+    auto channel = grant(claim.identity, claim.remote, claim.local);
+    if (!channel) return false;
+    const Message answer = make(kind_grant, claim.local, claim.remote, claim.incarnation);
+    if (claim.link == 0) {
+      granted(claim.identity, answer, channel);
+    } else {
+      Parcel parcel{answer};
+      parcel.descriptors[0] = channel->fd();
+      parcel.owner = channel;
+      send(link->second, std::move(parcel));
+    }
+    return true;
+  });
+}
+
+/// The inbound channel of a queue pair, for the one queue pair that it names as its other end.
+std::shared_ptr<Channel> Wire::grant(uint64_t identity, uint32_t requested, uint32_t requester) {
+  std::shared_ptr<Channel> channel;
+  instance_.with(requested, [&](QueuePair& qp) {
+    std::lock_guard lock(qp.mutex);
+    const int state = qp.state.load();
+    const bool ready = state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD;
+    if (!ready || qp.inbound_granted || qp.attributes.dest_qp_num != requester ||
+        qp.peer->identity() != identity)
+      return;
+    qp.inbound_granted = true;
+    channel = qp.inbound;
+  });
+  return channel;
+}
+
+void Wire::granted(uint64_t identity, const Message& message, std::shared_ptr<Channel> channel) {
+  instance_.with(static_cast<uint32_t>(message.values[0]), [&](QueuePair& qp) {
+    std::lock_guard lock(qp.mutex);
+    if (!qp.peer || qp.peer->identity() != identity || qp.outbound || qp.incarnation != message.values[2]) return;
+    qp.outbound = std::move(channel);
+    qp.requests_out = qp.outbound->requests();
+    qp.responses_in = qp.outbound->responses();
+  });
+}
+
+void Wire::send(Link& link, Parcel parcel) {
+  link.unsent.push_back(std::move(parcel));
+  flush(link);
+}
+
+void Wire::flush(Link& link) {
+  while (!link.unsent.empty()) {
+    Parcel& parcel = link.unsent.front();
+    iovec data{&parcel.message, sizeof parcel.message};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (const int count = (parcel.descriptors[0] >= 0) + (parcel.descriptors[1] >= 0)) {
+      header.msg_control = control;
+      header.msg_controllen = CMSG_SPACE(count * sizeof(int));
+      cmsghdr* part = CMSG_FIRSTHDR(&header);
+      part->cmsg_level = SOL_SOCKET;
+      part->cmsg_type = SCM_RIGHTS;
+      part->cmsg_len = CMSG_LEN(count * sizeof(int));
+      std::memcpy(CMSG_DATA(part), parcel.descriptors, count * sizeof(int));
+    }
+    if (sendmsg(link.socket.get(), &header, MSG_NOSIGNAL) < 0) return;  // again at the next turn; an end is read
+    link.unsent.pop_front();
+  }
+}
+
+void Wire::flush_all() {
+  for (auto& [key, link] : links_) flush(link);
+}
+
+void Wire::close_link(uint64_t key) {
+  auto found = links_.find(key);
+  if (found == links_.end()) return;
+  const auto peer = found->second.peer;
+  links_.erase(found);
+  if (peer) peer_gone(*peer);
+}
+
+void Wire::peer_gone(Peer& peer) {
+  if (!peer.alive_.exchange(false)) return;
+  instance_.for_each([&](QueuePair& qp) {
+    std::lock_guard lock(qp.mutex);
+    if (qp.peer.get() == &peer) fail_for_lost_peer(qp);
+  });
+}
+
+void Wire::forget_unused_peers() {
+  std::vector<uint64_t> unused;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(peers_, [&](auto& entry) {
+      const long owners = 1 + std::count_if(links_.begin(), links_.end(),
+                                            [&](auto& link) { return link.second.peer == entry.second; });
+      if (entry.second->is_self() || entry.second.use_count() > owners) return false;
+      if (std::any_of(requests_.begin(), requests_.end(),
+                      [&](const Request& request) { return request.identity == entry.first; }))
+        return false;
+      unused.push_back(entry.first);
+      return true;
+    });
+  }
+  for (const uint64_t identity : unused)
+    std::erase_if(links_, [&](auto& link) { return link.second.peer && link.second.peer->identity() == identity; });
+}
+
+}  // namespace rdmatx::soft
