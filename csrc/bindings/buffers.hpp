@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 
 namespace rdmatx::bindings {
 
@@ -13,23 +12,22 @@ struct BufferView {
   void* data = nullptr;
   size_t bytes = 0;
   bool readonly = false;
-  /// Holds the object's export (or the object) until it is dropped. May be dropped on any thread, with or
-  /// without the GIL, and after the interpreter has gone.
+  /// Holds the object's export (or the object) until it is dropped; see references.hpp.
   std::shared_ptr<void> keepalive;
 };
 
 enum class Wanted { read, write };
 
+/// How long the memory is used: a call or an operation trusts the object not to swap its memory meanwhile; a
+/// registration holds the memory itself (of a torch tensor its storage), whatever becomes of the object.
+enum class Lifetime { operation, registration };
+
 /// The one place that turns a Python object into memory: bytes, bytearray, memoryview, mmap, array, numpy,
-/// torch (any dtype), DLPack, __array_interface__, rdmatx.empty(). Needs the GIL.
+/// torch (any dtype; requires_grad does not matter, this is below autograd), DLPack, __array_interface__,
+/// rdmatx.empty(). Needs the GIL.
 /// Throws UsageError for an object without memory, for read-only memory that is to be written, and for memory
 /// that is not C-contiguous; UnavailableError for memory of an accelerator. `what` names the argument.
-BufferView acquire_buffer(pybind11::handle object, Wanted wanted, const char* what = "buffer");
-
-/// A reference to any Python object that may be dropped anywhere, as BufferView::keepalive.
-std::shared_ptr<void> hold_object(pybind11::handle object);
-
-/// Drops the references that other threads gave up meanwhile. Needs the GIL. Cheap where there are none.
-void release_pending_references();
+BufferView acquire_buffer(pybind11::handle object, Wanted wanted, const char* what = "buffer",
+                          Lifetime lifetime = Lifetime::operation);
 
 }  // namespace rdmatx::bindings

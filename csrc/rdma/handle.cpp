@@ -1,5 +1,7 @@
 #include "rdma/handle.hpp"
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 
@@ -10,6 +12,15 @@ namespace {
 
 constexpr size_t kind_count = static_cast<size_t>(ObjectKind::count);
 std::array<std::atomic<int64_t>, kind_count> live_counts{};
+std::atomic<int> generation{0};
+
+/// The child of a fork starts anew: what it inherited is not its own.
+void after_fork() {
+  generation.fetch_add(1, std::memory_order_relaxed);
+  for (auto& count : live_counts) count.store(0, std::memory_order_relaxed);
+}
+
+[[maybe_unused]] const int at_fork_registered = pthread_atfork(nullptr, nullptr, after_fork);
 
 }  // namespace
 
@@ -37,6 +48,10 @@ const char* object_kind_name(ObjectKind kind) noexcept {
 
 int64_t live_objects(ObjectKind kind) noexcept {
   return live_counts[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
+}
+
+int process_generation() noexcept {
+  return generation.load(std::memory_order_relaxed);
 }
 
 namespace detail {

@@ -29,6 +29,10 @@ RDMATX_API const char* object_kind_name(ObjectKind kind) noexcept;
 /// How many objects of this kind the process holds open, over all providers.
 RDMATX_API int64_t live_objects(ObjectKind kind) noexcept;
 
+/// Counts the forks between the start of the program and this process. What was made before a fork belongs to
+/// the parent: the child must neither use it nor free it, since both share the kernel's objects.
+RDMATX_API int process_generation() noexcept;
+
 namespace detail {
 void count_object(ObjectKind kind, int change) noexcept;
 /// Logs a verb that failed to free an object; a destructor has nobody to throw to.
@@ -38,9 +42,11 @@ void report_failed_free(ObjectKind kind, int code) noexcept;
 /// The only place that frees a verbs object: knows the table the object came from. A failing free is logged.
 template <class Object, int (*Verbs::*Free)(Object*), ObjectKind Kind>
 struct Deleter {
-  const Verbs* verbs;
+  const Verbs* verbs = nullptr;
+  int generation = process_generation();
 
   void operator()(Object* object) const noexcept {
+    if (generation != process_generation()) return;  // the parent's: freeing it here would take it from there
     if (int code = (verbs->*Free)(object); code != 0)
       detail::report_failed_free(Kind, code < 0 ? errno : code);
     detail::count_object(Kind, -1);
@@ -53,9 +59,9 @@ class Handle : public std::unique_ptr<Object, Deleter<Object, Free, Kind>> {
   using Base = std::unique_ptr<Object, Deleter<Object, Free, Kind>>;
 
  public:
-  Handle() noexcept : Base(nullptr, {nullptr}) {}
+  Handle() noexcept = default;
   /// Takes an object that a verb of this table returned; null owns nothing.
-  Handle(const Verbs* verbs, Object* object) noexcept : Base(object, {verbs}) {
+  Handle(const Verbs* verbs, Object* object) noexcept : Base(object, {.verbs = verbs}) {
     if (object) detail::count_object(Kind, +1);
   }
 };

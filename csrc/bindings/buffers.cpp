@@ -1,0 +1,321 @@
+#include "bindings/buffers.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "base/error.hpp"
+#include "bindings/dlpack.hpp"
+#include "bindings/host_buffer.hpp"
+#include "bindings/references.hpp"
+
+namespace py = pybind11;
+
+namespace rdmatx::bindings {
+namespace {
+
+/// Who asks, for the messages.
+struct Request {
+  py::handle object;
+  const char* what;
+  Lifetime lifetime;
+
+  std::string subject() const { return std::string(what) + " (" + Py_TYPE(object.ptr())->tp_name + ")"; }
+};
+
+[[noreturn]] void refuse_strided(const Request& request) {
+  throw UsageError(
+      request.subject() +
+      " is not C-contiguous: its elements do not lie one after another in memory. Pass a contiguous copy "
+      "(torch: .contiguous(), numpy: numpy.ascontiguousarray); to receive into it, receive into a "
+      "contiguous buffer and copy");
+}
+
+[[noreturn]] void refuse_accelerator(const Request& request, const std::string& device) {
+  throw UnavailableError(
+      request.subject() + " is memory of an accelerator (" + device +
+      "), which this version of rdmatx does not move. Copy it to the host first (torch: .cpu())");
+}
+
+/// Takes the first line of the pending Python error's message: torch adds its C++ stack below.
+std::string take_error_text() {
+  const py::error_already_set error;
+  const std::string text = py::str(error.value());
+  return text.substr(0, text.find('\n'));
+}
+
+// ---- DLPack
+// -------------------------------------------------------------------------------------------------
+
+bool is_contiguous(const dlpack::Tensor& tensor) {
+  if (!tensor.strides) return true;
+  int64_t expected = 1;
+  for (int32_t i = tensor.dimensions - 1; i >= 0; --i) {
+    if (tensor.shape[i] == 0) return true;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+bool method_is_true(py::handle object, const char* method) {
+  return py::hasattr(object, method) && py::cast<bool>(object.attr(method)());
+}
+
+/// A lazily conjugated or negated tensor shares memory that holds other values than it shows.
+void refuse_lazy(const Request& request, const dlpack::Tensor& tensor, int64_t elements) {
+  const bool complex = tensor.type.code == dlpack::code_complex;
+  // A real tensor can be negated only as the imaginary part of a conjugate: strided, unless it has one
+  // element.
+  if (!complex && elements > 1) return;
+  if (complex && method_is_true(request.object, "is_conj"))
+    throw UsageError(request.subject() + " is a lazy conjugate: pass .resolve_conj()");
+  if (method_is_true(request.object, "is_neg"))
+    throw UsageError(request.subject() + " is lazily negated: pass .resolve_neg()");
+}
+
+BufferView view_of(const Request& request, const dlpack::Tensor& tensor) {
+  const int32_t device = tensor.device.type;
+  if (device != dlpack::cpu && device != dlpack::cuda_host && device != dlpack::rocm_host)
+    refuse_accelerator(request, "DLPack device type " + std::to_string(device) + ", number " +
+                                    std::to_string(tensor.device.id));
+  if (!is_contiguous(tensor)) refuse_strided(request);
+  int64_t elements = 1;
+  for (int32_t i = 0; i < tensor.dimensions; ++i) elements *= tensor.shape[i];
+  refuse_lazy(request, tensor, elements);
+  BufferView view;
+  view.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  view.bytes = (static_cast<size_t>(elements) * tensor.type.bits * tensor.type.lanes + 7) / 8;
+  if (!tensor.data && view.bytes != 0)
+    throw UsageError(
+        request.subject() +
+        " has no memory of its own (a fake, meta or distributed tensor?): pass the local tensor behind it");
+  return view;
+}
+
+/// The exchange interface of a type, or null. Looked up once a type; types are few and held for ever.
+const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
+  struct Known {
+    PyTypeObject* type;
+    const dlpack::ExchangeApi* api;
+  };
+  static std::array<Known, 8> known{};
+  static size_t next = 0;
+  for (const Known& entry : known)
+    if (entry.type == type) return entry.api;
+
+  const dlpack::ExchangeApi* api = nullptr;
+  PyObject* capsule = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+  if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api"))
+    api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  PyErr_Clear();
+  Py_XDECREF(capsule);  // the table is static data of the framework
+  while (api && api->version.major > 1) api = api->previous;
+  if (api && !api->tensor_from_object) api = nullptr;
+  Py_INCREF(type);
+  Known& slot = known[next++ % known.size()];
+  Py_XDECREF(slot.type);
+  slot = {type, api};
+  return api;
+}
+
+/// What to hold: the object, or, for a registration of a torch tensor, the storage behind it, which stays
+/// when the tensor is given another (`tensor.data = …`).
+std::shared_ptr<void> hold_memory(const Request& request) {
+  if (request.lifetime == Lifetime::registration && py::hasattr(request.object, "untyped_storage"))
+    return hold_object(request.object.attr("untyped_storage")());
+  return hold_object(request.object);
+}
+
+std::optional<BufferView> from_exchange_api(const Request& request) {
+  const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(request.object.ptr()));
+  if (!api) return std::nullopt;
+  dlpack::Tensor tensor{};
+  if (api->tensor_from_object(request.object.ptr(), &tensor) != 0)
+    throw UsageError(request.subject() + " has no plain memory: " + take_error_text());
+  BufferView view = view_of(request, tensor);
+  view.keepalive = hold_memory(request);
+  return view;
+}
+
+/// A torch older than the exchange interface. Its __dlpack__ refuses tensors that require grad.
+std::optional<BufferView> from_torch_methods(const Request& request) {
+  const py::handle object = request.object;
+  if (!py::hasattr(object, "data_ptr") || !py::hasattr(object, "untyped_storage")) return std::nullopt;
+  const std::string device = py::str(object.attr("device").attr("type"));
+  if (device == "cuda") refuse_accelerator(request, "cuda");
+  if (device != "cpu")
+    throw UsageError(request.subject() + " has no plain memory: it is on device " + device);
+  if (std::string(py::str(object.attr("layout"))) != "torch.strided")
+    throw UsageError(request.subject() + " has no plain memory: its layout is " +
+                     std::string(py::str(object.attr("layout"))));
+  if (!object.attr("is_contiguous")().cast<bool>()) refuse_strided(request);
+  if (method_is_true(object, "is_conj") || method_is_true(object, "is_neg"))
+    throw UsageError(request.subject() +
+                     " is lazily conjugated or negated: pass .resolve_conj().resolve_neg()");
+  BufferView view;
+  view.data = reinterpret_cast<void*>(object.attr("data_ptr")().cast<uintptr_t>());
+  view.bytes = object.attr("nbytes").cast<size_t>();
+  view.keepalive = hold_memory(request);
+  return view;
+}
+
+std::optional<BufferView> from_dlpack(const Request& request) {
+  const py::handle object = request.object;
+  if (!py::hasattr(object, "__dlpack__")) return std::nullopt;
+  if (py::hasattr(object, "__dlpack_device__")) {
+    const auto device = object.attr("__dlpack_device__")().cast<std::pair<int32_t, int32_t>>();
+    if (device.first != dlpack::cpu && device.first != dlpack::cuda_host && device.first != dlpack::rocm_host)
+      refuse_accelerator(request, "DLPack device type " + std::to_string(device.first));
+  }
+  py::object capsule;
+  try {
+    capsule = object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+  } catch (py::error_already_set& error) {  // a producer older than DLPack 1.0 knows no such argument
+    if (!error.matches(PyExc_TypeError)) throw;
+    capsule = object.attr("__dlpack__")();
+  }
+  BufferView view;
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    const auto* tensor =
+        static_cast<dlpack::VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (tensor->version.major != 1)
+      throw UsageError(request.subject() + " speaks DLPack " + std::to_string(tensor->version.major) +
+                       ", which this rdmatx does not know");
+    view = view_of(request, tensor->tensor);
+    view.readonly = (tensor->flags & dlpack::flag_readonly) != 0;
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    view =
+        view_of(request,
+                static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
+  } else {
+    throw UsageError(request.subject() + ": its __dlpack__() returned no DLPack capsule");
+  }
+  view.keepalive = hold_object(capsule);  // not consumed: its own destructor gives the memory back
+  return view;
+}
+
+// ---- the buffer protocol, and __array_interface__
+// ------------------------------------------------------------
+
+/// Whether a format of the struct module holds Python objects ("O"), outside of the names of fields.
+bool holds_objects(const char* format) {
+  if (!format || !std::strchr(format, 'O')) return false;
+  bool in_name = false;
+  for (const char* letter = format; *letter; ++letter) {
+    if (*letter == ':') in_name = !in_name;
+    if (*letter == 'O' && !in_name) return true;
+  }
+  return false;
+}
+
+std::optional<BufferView> from_buffer_protocol(const Request& request) {
+  PyObject* object = request.object.ptr();
+  if (!PyObject_CheckBuffer(object)) return std::nullopt;
+  Py_buffer exported;
+  if (PyObject_GetBuffer(object, &exported, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    // numpy has no format for the types of other packages (bfloat16), yet exports their memory.
+    PyErr_Clear();
+    if (PyObject_GetBuffer(object, &exported, PyBUF_STRIDES) != 0) {
+      const std::string reason = take_error_text();
+      if (py::hasattr(request.object, "__array_interface__")) return std::nullopt;
+      throw UsageError(request.subject() + " does not export its memory: " + reason);
+    }
+  }
+  BufferView view;
+  view.keepalive = hold_export(exported);
+  if (holds_objects(exported.format))
+    throw UsageError(request.subject() + " holds Python objects, whose addresses mean nothing to a peer");
+  if (!PyBuffer_IsContiguous(&exported, 'C')) refuse_strided(request);
+  view.data = exported.buf;
+  view.bytes = static_cast<size_t>(exported.len);
+  view.readonly = exported.readonly != 0;
+  return view;
+}
+
+size_t item_bytes(const Request& request, const std::string& type) {
+  const bool known = type.size() >= 3 && type[1] != 'O' && type[1] != 't';
+  const size_t count = known ? std::strtoul(type.c_str() + 2, nullptr, 10) : 0;
+  if (!known || (count == 0 && type.substr(2) != "0"))
+    throw UsageError(request.subject() + " has elements of type \"" + type + "\", which are not plain bytes");
+  return type[1] == 'U' ? count * 4 : count;  // characters of four bytes
+}
+
+std::optional<BufferView> from_array_interface(const Request& request) {
+  if (!py::hasattr(request.object, "__array_interface__")) return std::nullopt;
+  const auto interface = request.object.attr("__array_interface__").cast<py::dict>();
+  if (!interface.contains("data") || interface["data"].is_none() ||
+      !py::isinstance<py::tuple>(interface["data"]))
+    throw UsageError(request.subject() + ": its __array_interface__ names no address");
+  const auto data = interface["data"].cast<std::pair<uintptr_t, bool>>();
+  size_t bytes = item_bytes(request, py::str(interface["typestr"]));
+  const auto shape = interface["shape"].cast<py::tuple>();
+  if (interface.contains("strides") && !interface["strides"].is_none()) {
+    const auto strides = interface["strides"].cast<py::tuple>();
+    size_t expected = bytes;
+    for (size_t i = shape.size(); i-- > 0;) {
+      const auto extent = shape[i].cast<size_t>();
+      if (extent > 1 && strides[i].cast<int64_t>() != static_cast<int64_t>(expected)) refuse_strided(request);
+      expected *= extent;
+    }
+  }
+  for (const py::handle extent : shape) bytes *= extent.cast<size_t>();
+  BufferView view;
+  view.data = reinterpret_cast<void*>(data.first);
+  view.bytes = bytes;
+  view.readonly = data.second;
+  view.keepalive = hold_object(request.object);
+  return view;
+}
+
+/// The commonest and cheapest: no export to ask for.
+std::optional<BufferView> from_known_types(const Request& request) {
+  PyObject* object = request.object.ptr();
+  BufferView view;
+  if (PyBytes_CheckExact(object)) {
+    view.data = PyBytes_AS_STRING(object);
+    view.bytes = static_cast<size_t>(PyBytes_GET_SIZE(object));
+    view.readonly = true;
+    view.keepalive = hold_object(request.object);
+    return view;
+  }
+  if (std::shared_ptr<HostBuffer> buffer = as_host_buffer(request.object)) {
+    view.data = buffer->data();
+    view.bytes = buffer->bytes();
+    view.keepalive = std::move(buffer);
+    return view;
+  }
+  return std::nullopt;
+}
+
+BufferView find_memory(const Request& request) {
+  if (auto view = from_known_types(request)) return std::move(*view);
+  if (auto view = from_exchange_api(request)) return std::move(*view);
+  if (auto view = from_buffer_protocol(request)) return std::move(*view);
+  if (auto view = from_torch_methods(request)) return std::move(*view);
+  if (py::hasattr(request.object, "__cuda_array_interface__")) refuse_accelerator(request, "cuda");
+  if (auto view = from_dlpack(request)) return std::move(*view);
+  if (auto view = from_array_interface(request)) return std::move(*view);
+  throw UsageError(
+      request.subject() +
+      " has no memory to move: pass bytes, bytearray, memoryview, mmap, a numpy array, a torch tensor, or "
+      "anything with the buffer protocol, DLPack or __array_interface__");
+}
+
+}  // namespace
+
+BufferView acquire_buffer(py::handle object, Wanted wanted, const char* what, Lifetime lifetime) {
+  release_pending_references();
+  const Request request{object, what, lifetime};
+  BufferView view = find_memory(request);
+  if (wanted == Wanted::write && view.readonly)
+    throw UsageError(
+        request.subject() +
+        " is read-only: it can be sent, but not received into. Pass writable memory, such as a bytearray, "
+        "a writable array or rdmatx.empty()");
+  return view;
+}
+
+}  // namespace rdmatx::bindings

@@ -1,0 +1,83 @@
+#include "bindings/messaging_arguments.hpp"
+
+#include "base/error.hpp"
+
+namespace py = pybind11;
+
+namespace rdmatx::bindings {
+namespace {
+
+OperationMemory memory_of_region(const Region& region, void* data, uint64_t bytes, Wanted wanted,
+                                 const char* what) {
+  if (wanted == Wanted::write && region.readonly())
+    throw UsageError(std::string(what) +
+                     ": this region is of read-only memory, which nothing may be read into");
+  // The registration holds the memory: no need to hold the Python object too.
+  return {data, bytes, {}, region.registration()};
+}
+
+}  // namespace
+
+RegionPart part_of(const std::shared_ptr<Region>& region, const py::slice& slice) {
+  size_t start = 0, stop = 0, step = 0, length = 0;
+  if (!slice.compute(region->bytes(), &start, &stop, &step, &length)) throw py::error_already_set();
+  if (step != 1 && length > 0) throw UsageError("a part of a region is region[start:stop], without a step");
+  return {region, static_cast<std::byte*>(region->data()) + start, length};
+}
+
+OperationMemory memory_of(py::handle object, Wanted wanted, const char* what) {
+  // The types of our own first: looking at them costs nothing.
+  if (py::isinstance<Region>(object)) {
+    const auto& region = object.cast<const Region&>();
+    return memory_of_region(region, region.data(), region.bytes(), wanted, what);
+  }
+  if (py::isinstance<RegionPart>(object)) {
+    const auto& part = object.cast<const RegionPart&>();
+    return memory_of_region(*part.region, part.data, part.bytes, wanted, what);
+  }
+  BufferView view = acquire_buffer(object, wanted, what);
+  return {view.data, view.bytes, std::move(view.keepalive), {}};
+}
+
+uint64_t unsigned_of(py::handle object, const char* what) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(object.ptr());
+  if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred()) {
+    PyErr_Clear();
+    throw UsageError(std::string(what) + " is " + std::string(py::repr(object)) +
+                     ", and should be an integer from 0 to 2**64 - 1");
+  }
+  return value;
+}
+
+uint16_t parse_access(const std::string& letters) {
+  uint16_t access = 0;
+  for (char letter : letters) {
+    switch (letter) {
+      case 'r':
+        access |= RemoteAccess::read;
+        break;
+      case 'w':
+        access |= RemoteAccess::write;
+        break;
+      case 'a':
+        access |= RemoteAccess::atomic;
+        break;
+      default:
+        throw UsageError(
+            "access is \"" + letters +
+            "\", and should be made of \"r\" (peers may read), \"w\" (write) and \"a\" (atomics); \"\" "
+            "lets no peer in");
+    }
+  }
+  return access;
+}
+
+std::string access_letters(uint16_t access) {
+  std::string letters;
+  if (access & RemoteAccess::read) letters += 'r';
+  if (access & RemoteAccess::write) letters += 'w';
+  if (access & RemoteAccess::atomic) letters += 'a';
+  return letters;
+}
+
+}  // namespace rdmatx::bindings

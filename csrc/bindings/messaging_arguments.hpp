@@ -1,0 +1,35 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "bindings/buffers.hpp"
+#include "messaging/context.hpp"
+
+namespace rdmatx::bindings {
+
+/// Some bytes of a region, as an argument of an operation.
+struct RegionPart {
+  std::shared_ptr<Region> region;
+  std::byte* data;
+  uint64_t bytes;
+};
+
+/// region[start:stop], in bytes.
+RegionPart part_of(const std::shared_ptr<Region>& region, const pybind11::slice& slice);
+
+/// The memory of an argument: a region, a part of one, or anything that acquire_buffer() takes. Needs the
+/// GIL.
+OperationMemory memory_of(pybind11::handle object, Wanted wanted, const char* what);
+
+/// An integer from 0 to 2**64 - 1; UsageError names the argument otherwise.
+uint64_t unsigned_of(pybind11::handle object, const char* what);
+
+/// "rw" to bits of RemoteAccess and back.
+uint16_t parse_access(const std::string& letters);
+std::string access_letters(uint16_t access);
+
+}  // namespace rdmatx::bindings
