@@ -47,6 +47,7 @@ def add_actions(lab: argparse.ArgumentParser) -> None:
     build.add_argument("--json", action="store_true", help="print one JSON object")
     run = actions.add_parser(
         "run",
+        usage="%(prog)s [OPTIONS] -- COMMAND…",
         help="run a command with a RoCE device",
         description="Runs COMMAND in the lab's kernel, with rxe0 ACTIVE; exits with its status.",
     )
