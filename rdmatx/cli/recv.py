@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,18 +137,13 @@ def _accept(listener: Listener, timeout: float | None) -> Connection | None:
     """The next sender; ``None`` where what came was no peer of ours, which is no failure here."""
     from rdmatx.errors import AuthenticationError, PeerLostError, TimeoutError
 
-    begin = time.monotonic()
-    while True:
-        # An accept without end would be bounded by the context's default.
-        wait = 60.0 if timeout is None else max(timeout - (time.monotonic() - begin), 0.001)
-        try:
-            return listener.accept(timeout=wait)
-        except TimeoutError:
-            if timeout is not None:
-                raise CommandError(f"no sender came within {timeout:g} s") from None
-        except (PeerLostError, AuthenticationError) as error:
-            note(f"rdmatx: {describe(error)}")
-            return None
+    try:
+        return listener.accept(timeout=math.inf if timeout is None else timeout)
+    except TimeoutError:
+        raise CommandError(f"no sender came within {timeout:g} s") from None
+    except (PeerLostError, AuthenticationError) as error:
+        note(f"rdmatx: {describe(error)}")
+        return None
 
 
 def _receive(

@@ -175,5 +175,6 @@ def _calibrate(case: Case, runner: Runner) -> int:
         count = math.ceil(count * min(10.0, ROUND_SECONDS / 8 / seconds))
     count = max(1, math.ceil(count * ROUND_SECONDS / seconds))
     if case.mode == "lat":
-        return min(max(count, FEWEST_LATENCIES), MOST_LATENCIES)
+        # Not at any price: where one takes milliseconds, a round lasts two seconds at most.
+        return min(max(count, min(FEWEST_LATENCIES, 8 * count)), MOST_LATENCIES)
     return count

@@ -101,7 +101,7 @@ class _Piece:
         self._mapping = source.map(offset, count)
         self.view = memoryview(self._mapping)
         try:
-            self.region: Region = context.register(self.view, access="r")
+            self.region: Region = context.register(self.view, access="")
         except BaseException:
             self.view.release()
             self._mapping.close()
