@@ -47,6 +47,17 @@ int query_gid_ex(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_en
   return library_query_gid_ex ? library_query_gid_ex(context, port, index, entry, 0, sizeof *entry) : EOPNOTSUPP;
 }
 
+/// Without this a forked child's writes can move pages away from under the device (ibv_fork_init(3)). It must
+/// precede the first registration. Kernels from 5.12 on copy pinned pages at fork and need nothing: there it would
+/// only take registered memory away from children and hide why a registration fails.
+void protect_forks(const DynamicLibrary& library, const Verbs& table) {
+  constexpr int unneeded = 2;  // IBV_FORK_UNNEEDED, which older headers lack
+  const auto state = reinterpret_cast<int (*)()>(library.symbol("ibv_is_fork_initialized"));
+  if (state && state() == unneeded) return;
+  if (int code = table.fork_init(); code != 0)
+    log(LogLevel::info, "ibv_fork_init: " + describe_errno(code) + "; do not fork while memory is registered");
+}
+
 Verbs load() {
   const char* named = std::getenv("RDMATX_IBVERBS_LIB");
   const std::string file = named && *named ? named : "libibverbs.so.1";
@@ -65,10 +76,7 @@ Verbs load() {
   library_query_gid_ex = reinterpret_cast<QueryGidEx>(library.symbol("_ibv_query_gid_ex"));
   table.query_port = query_port;
   table.query_gid_ex = query_gid_ex;
-  // Without it a forked child's writes can move pages away from under the device (ibv_fork_init(3)). It must
-  // precede the first registration; kernels 5.12 and newer copy pinned pages at fork and need nothing.
-  if (int code = table.fork_init(); code != 0)
-    log(LogLevel::info, "ibv_fork_init: " + describe_errno(code) + "; do not fork while memory is registered");
+  protect_forks(library, table);
   return table;
 }
 
