@@ -11,7 +11,7 @@ struct SlotCounts {
   /// Slots for messages that need no credit: those that return credit (at most four on their way, see
   /// `due`), and the last word of a connection; the rest is slack.
   static constexpr uint32_t reserve = 8;
-  uint32_t total() const noexcept { return data + control + reserve; }
+  constexpr uint32_t total() const noexcept { return data + control + reserve; }
 };
 
 /// Flow control of one direction pair, pure logic. A sender spends a credit for each slot it fills at the

@@ -25,6 +25,11 @@ class Matcher {
     --arrived_count_;
     return arrived;
   }
+  /// The same, left where it is; null where there is none.
+  const Arrived* peek_arrived(uint64_t tag) {
+    const Queue& queue = queue_of(tag);
+    return queue.arrived.empty() ? nullptr : &queue.arrived.front();
+  }
   /// A receive that found no message waits for one.
   void post(uint64_t tag, Posted posted) {
     queue_of(tag).posted.push_back(std::move(posted));

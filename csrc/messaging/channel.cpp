@@ -1,0 +1,166 @@
+#include "messaging/channel.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.hpp"
+
+namespace rdmatx {
+namespace {
+
+constexpr size_t page_bytes = 4096;
+constexpr uint32_t receive_slots = ProtocolSizes::slots.total();
+
+std::byte* allocate_slots() {
+  const size_t bytes = size_t{receive_slots + ProtocolSizes::send_slots} * ProtocolSizes::slot_bytes;
+  // Whole pages of our own: registered pages may be unmapped in a forked child.
+  const size_t whole = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(page_bytes, whole));
+  if (!memory)
+    throw Error("no memory for the message slots of a connection (" + std::to_string(whole) + " bytes)");
+  return memory;
+}
+
+}  // namespace
+
+Channel::Channel(const std::shared_ptr<ProtectionDomain>& domain,
+                 const std::shared_ptr<CompletionChannel>& events)
+    : memory_(allocate_slots()) {
+  const auto& device = domain->device();
+  const DeviceLimits& limits = device->attributes().limits;
+  depth_ = std::min<uint32_t>(ProtocolSizes::send_queue_depth, static_cast<uint32_t>(limits.max_qp_wr));
+  if (depth_ < 2 * message_places || static_cast<uint32_t>(limits.max_qp_wr) < receive_slots)
+    throw UnavailableError("device " + device->name() + " allows " + std::to_string(limits.max_qp_wr) +
+                           " work requests a queue pair, and a connection needs " +
+                           std::to_string(receive_slots));
+  const size_t slot_count = receive_slots + ProtocolSizes::send_slots;
+  slots_ = MemoryRegion::create(domain, memory_.get(), slot_count * ProtocolSizes::slot_bytes,
+                                Access::local_write);
+  completion_queue_ = CompletionQueue::create(device, static_cast<int>(depth_ + receive_slots + 1), events);
+  create_queue_pair(domain);
+  posted_.resize(depth_);
+  for (uint32_t i = 0; i < receive_slots; ++i)
+    receives_.emplace_back(receive_bit | i).add(slot(i), ProtocolSizes::slot_bytes, slots_->local_key());
+  returned_.reserve(receive_slots);
+  for (uint32_t i = 0; i < ProtocolSizes::send_slots; ++i)
+    free_slots_.push_back(static_cast<uint16_t>(receive_slots + i));
+}
+
+void Channel::create_queue_pair(const std::shared_ptr<ProtectionDomain>& domain) {
+  QueuePairOptions options;
+  QueuePairCapabilities& wanted = options.capabilities;
+  wanted.max_send_requests = depth_;
+  wanted.max_receive_requests = receive_slots;
+  wanted.max_send_elements =
+      static_cast<uint32_t>(std::clamp(domain->device()->attributes().limits.max_sge, 1, 4));
+  wanted.max_receive_elements = 1;
+  // No limit of inline data can be queried: ask, and take less where the device declines.
+  for (uint32_t inline_bytes : {256u, 64u, 0u}) {
+    wanted.max_inline_bytes = inline_bytes;
+    try {
+      queue_pair_ = QueuePair::create(domain, completion_queue_, completion_queue_, options);
+      break;
+    } catch (const VerbsError& error) {
+      if (inline_bytes == 0 || error.code() != EINVAL) throw;
+    }
+  }
+  inline_bytes_ = queue_pair_->capabilities().max_inline_bytes;
+  // An inlined message is gathered from its header and its payload.
+  if (queue_pair_->capabilities().max_send_elements < 2) inline_bytes_ = 0;
+}
+
+void Channel::connect(const Address& local, const Address& remote, uint8_t max_rd_atomic) {
+  ConnectOptions options;
+  options.max_rd_atomic = max_rd_atomic;
+  queue_pair_->to_init(local.port, options.access);
+  queue_pair_->post_receive(receives_);
+  queue_pair_->connect(local.port, local.gid_index, remote, options);
+}
+
+TransferLimits Channel::limits(uint32_t max_message_bytes) const {
+  const DeviceLimits& device = queue_pair_->protection_domain()->device()->attributes().limits;
+  TransferLimits limits;
+  // A gigabyte a request is enough, and keeps every length far from the 32 bits of a gather entry.
+  limits.max_message_bytes = std::min<uint64_t>(max_message_bytes, uint64_t{1} << 30);
+  limits.max_region_bytes = device.max_mr_size;
+  limits.max_sge = std::max(1u, queue_pair_->capabilities().max_send_elements);
+  limits.queue_depth = depth_;
+  limits.inline_bytes = inline_bytes_;
+  return limits;
+}
+
+bool Channel::time_to_signal(uint16_t slot) noexcept {
+  // Places and slots come back with a completion only: ask for one well before either runs out.
+  const bool slots_low = slot != no_slot && free_slots_.size() <= ProtocolSizes::send_slots / 2;
+  return ++unsignalled_ >= std::min(16u, depth_ / 4) || slots_low;
+}
+
+void Channel::post(SendWork& work, Posted posted) {
+  if (work.is_signaled()) unsignalled_ = 0;
+  queue_pair_->post_send(work);
+  posted_[head_ % depth_] = std::move(posted);
+  ++head_;
+}
+
+void Channel::post_message(const MessageHeader& header, const void* payload, size_t payload_bytes,
+                           std::shared_ptr<Request> completes) {
+  SendWork work = SendWork::send(head_);
+  uint16_t slot_number = no_slot;
+  if (fits_inline(payload_bytes)) {
+    work.add(&header, sizeof header, 0).inlined();
+    if (payload_bytes > 0) work.add(payload, static_cast<uint32_t>(payload_bytes), 0);
+  } else {
+    slot_number = free_slots_.back();
+    free_slots_.pop_back();
+    std::byte* to = slot(slot_number);
+    std::memcpy(to, &header, sizeof header);
+    if (payload_bytes > 0) std::memcpy(to + sizeof header, payload, payload_bytes);
+    work.add(to, static_cast<uint32_t>(sizeof header + payload_bytes), slots_->local_key());
+  }
+  const bool due = time_to_signal(slot_number);
+  if (due || completes) work.signaled();
+  post(work, {std::move(completes), payload_bytes, "message", slot_number});
+}
+
+void Channel::post_piece(const Request& request, const PlannedWork& piece, uint64_t remote_address,
+                         uint32_t remote_key, std::shared_ptr<Request> completes) {
+  const bool is_read = request.kind() == RequestKind::read;
+  SendWork work = is_read ? SendWork::read(remote_address, remote_key, head_)
+                          : SendWork::write(remote_address, remote_key, head_);
+  for (uint32_t i = 0; i < piece.entry_count; ++i) {
+    const PlannedEntry& entry = piece.entries[i];
+    const LocalPart& part = request.parts()[entry.part];
+    work.add(part.data + entry.offset, static_cast<uint32_t>(entry.bytes), part.local_key);
+  }
+  if (piece.inlined) work.inlined();
+  const bool due = time_to_signal(no_slot);
+  if (due || completes || piece.signalled) work.signaled();
+  post(work, {std::move(completes), piece.bytes, request_kind_name(request.kind()), no_slot});
+}
+
+std::span<const std::byte> Channel::arrived(const Completion& completion) const noexcept {
+  return {slot(slot_of(completion)), std::min(completion.bytes(), ProtocolSizes::slot_bytes)};
+}
+
+void Channel::post_returned_slots() {
+  if (returned_.empty()) return;
+  queue_pair_->post_receive(returned_);
+  returned_.clear();
+}
+
+Channel::Posted& Channel::retire_one() noexcept {
+  Posted& posted = posted_[tail_ % depth_];
+  ++tail_;
+  if (posted.slot != no_slot) free_slots_.push_back(posted.slot);
+  return posted;
+}
+
+std::string Channel::describe(const Completion& completion) const {
+  if (is_receive(completion)) return "receiving a message";
+  const Posted& posted = posted_[completion.work_id() % depth_];
+  return std::string(posted.what) + " of " + std::to_string(posted.bytes) + " bytes";
+}
+
+}  // namespace rdmatx

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "messaging/planner.hpp"
+#include "messaging/protocol.hpp"
+#include "messaging/request.hpp"
+#include "rdma/queue_pair.hpp"
+
+namespace rdmatx {
+
+/// One queue pair to one peer, with its completion queue and its message slots: posts messages and pieces of
+/// transfers, keeps account of what is posted, and hands out what completes. It knows slots and work
+/// requests, and nothing of tags, matching or credit.
+///
+/// Owns the queue pair, the completion queue and the memory of the slots. No lock of its own: its
+/// connection's.
+class Channel {
+ public:
+  /// Creates everything and connects nothing. Throws VerbsError, UnavailableError.
+  Channel(const std::shared_ptr<ProtectionDomain>& domain, const std::shared_ptr<CompletionChannel>& events);
+
+  Address local_address(int port, int gid_index) const { return queue_pair_->local_address(port, gid_index); }
+  uint32_t queue_pair_number() const noexcept { return queue_pair_->number(); }
+  /// Posts every receive slot and brings the queue pair to ready-to-send.
+  void connect(const Address& local, const Address& remote, uint8_t max_rd_atomic);
+  /// Limits of transfers over this queue pair through this port.
+  TransferLimits limits(uint32_t max_message_bytes) const;
+  uint32_t inline_bytes() const noexcept { return inline_bytes_; }
+
+  /// Room for a message of this many bytes behind its header.
+  bool can_post_message(size_t payload_bytes) const noexcept {
+    return free_places() > 0 && (fits_inline(payload_bytes) || !free_slots_.empty());
+  }
+  /// Copies header and payload out before it returns. `completes`, where given, is handed back by retire().
+  void post_message(const MessageHeader& header, const void* payload, size_t payload_bytes,
+                    std::shared_ptr<Request> completes = {});
+
+  /// The next message is signalled, so that idle() comes true in time.
+  void ask_for_completion() noexcept { unsignalled_ = depth_; }
+
+  /// Room for a piece of a transfer: some places always stay free for messages.
+  bool can_post_piece() const noexcept { return free_places() > message_places; }
+  /// Posts one planned piece of request's memory. `completes` as above.
+  void post_piece(const Request& request, const PlannedWork& piece, uint64_t remote_address,
+                  uint32_t remote_key, std::shared_ptr<Request> completes);
+
+  size_t poll(std::span<Completion> completions) { return completion_queue_->poll(completions); }
+  const std::shared_ptr<CompletionQueue>& completion_queue() const noexcept { return completion_queue_; }
+
+  static bool is_receive(const Completion& completion) noexcept { return completion.work_id() & receive_bit; }
+  /// What arrived; valid until the slot is posted again.
+  std::span<const std::byte> arrived(const Completion& completion) const noexcept;
+  /// Gives the slot of a handled message back to the queue pair, with the next post_returned_slots().
+  void return_slot(const Completion& completion) { returned_.push_back(receives_[slot_of(completion)]); }
+  void post_returned_slots();
+
+  /// Takes everything up to this completion off the books; `finished` gets the requests that ended with it.
+  template <typename Finished>
+  void retire(const Completion& completion, Finished finished) {
+    while (tail_ <= completion.work_id()) {
+      Posted& posted = retire_one();
+      if (posted.request) finished(std::move(posted.request));
+    }
+  }
+  /// What the failed work was: "write of 4096 bytes".
+  std::string describe(const Completion& completion) const;
+  /// All requests still attached to posted work.
+  template <typename Take>
+  void drain(Take take) {
+    while (tail_ < head_) {
+      Posted& posted = retire_one();
+      if (posted.request) take(std::move(posted.request));
+    }
+  }
+  bool idle() const noexcept { return tail_ == head_; }
+  /// Destroys the queue pair: afterwards no work of it touches memory, on either side.
+  void destroy() noexcept { queue_pair_.reset(); }
+  bool destroyed() const noexcept { return !queue_pair_; }
+
+ private:
+  static constexpr uint64_t receive_bit = uint64_t{1} << 63;
+  static constexpr uint32_t message_places = 32;
+  static constexpr uint16_t no_slot = 0xffff;
+
+  // A work request in the send queue; completions come in posting order.
+  struct Posted {
+    std::shared_ptr<Request> request;
+    uint64_t bytes = 0;
+    const char* what = "";
+    uint16_t slot = no_slot;
+  };
+  struct FreeMemory {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  };
+
+  void create_queue_pair(const std::shared_ptr<ProtectionDomain>& domain);
+  static size_t slot_of(const Completion& completion) noexcept { return completion.work_id() & ~receive_bit; }
+  bool fits_inline(size_t payload) const noexcept { return sizeof(MessageHeader) + payload <= inline_bytes_; }
+  uint32_t free_places() const noexcept { return depth_ - static_cast<uint32_t>(head_ - tail_); }
+  Posted& retire_one() noexcept;
+  bool time_to_signal(uint16_t slot) noexcept;
+  void post(SendWork& work, Posted posted);
+  std::byte* slot(size_t number) const noexcept { return memory_.get() + number * ProtocolSizes::slot_bytes; }
+
+  // The completion queue outlives the queue pair, and the registration the memory: declared before them.
+  std::unique_ptr<std::byte, FreeMemory> memory_;
+  std::shared_ptr<MemoryRegion> slots_;
+  std::shared_ptr<CompletionQueue> completion_queue_;
+  std::shared_ptr<QueuePair> queue_pair_;
+  uint32_t depth_ = 0;
+  uint32_t inline_bytes_ = 0;
+  std::vector<ReceiveWork> receives_;
+  std::vector<ReceiveWork> returned_;
+  std::vector<uint16_t> free_slots_;
+  std::vector<Posted> posted_;
+  uint64_t head_ = 0;
+  uint64_t tail_ = 0;
+  uint32_t unsignalled_ = 0;
+};
+
+}  // namespace rdmatx

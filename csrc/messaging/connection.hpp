@@ -1,0 +1,183 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/export.hpp"
+#include "messaging/bootstrap.hpp"
+#include "messaging/channel.hpp"
+#include "messaging/exchange.hpp"
+#include "messaging/path.hpp"
+#include "messaging/progress.hpp"
+#include "messaging/remote_key.hpp"
+#include "messaging/request.hpp"
+
+namespace rdmatx {
+
+/// What the connections of a context share. Immutable after construction.
+struct ContextResources {
+  std::shared_ptr<ProtectionDomain> domain;
+  std::shared_ptr<CompletionChannel> events;
+  std::shared_ptr<Progress> progress;
+  double default_timeout = 60;
+  int generation = process_generation();
+
+  const std::shared_ptr<Device>& device() const noexcept { return domain->device(); }
+  /// Nothing is the context's default.
+  Deadline deadline(std::optional<double> seconds) const {
+    return Deadline(seconds.value_or(default_timeout));
+  }
+};
+
+/// A connection to one peer: messages with tags, and reads and writes of its registered memory.
+///
+/// Owns the queue pair, its slots, the bootstrap socket, and every operation until it ends; each ends in
+/// exactly one state. All functions may be called from any thread; one lock, never held while waiting.
+/// Timeouts are in seconds, nothing is the context's default. After a failure every pending operation and
+/// every later call throws that same failure. In a forked child every call throws UsageError, and nothing of
+/// the parent's is touched.
+class RDMATX_API Connection final : public Progressing, public std::enable_shared_from_this<Connection> {
+ public:
+  /// Of an endpoint that has finished its handshake (establish.hpp).
+  static std::shared_ptr<Connection> create(std::shared_ptr<ContextResources> resources,
+                                            std::unique_ptr<Channel> channel, BootstrapSocket socket,
+                                            Path path, SlotCounts peer_slots, std::string peer);
+  ~Connection() override;
+
+  /// Returns once the memory may be used again: for small messages at once, else when the peer has received
+  /// it.
+  void send(OperationMemory memory, uint64_t tag, std::optional<double> timeout);
+  /// Bytes received. A receive that times out before its message came is withdrawn.
+  uint64_t receive(OperationMemory memory, uint64_t tag, std::optional<double> timeout);
+  std::shared_ptr<Request> isend(OperationMemory memory, uint64_t tag);
+  std::shared_ptr<Request> ireceive(OperationMemory memory, uint64_t tag);
+  /// One-sided; the peer takes no part. Bounds and permission are checked against the key before anything is
+  /// posted.
+  void write(OperationMemory memory, const RemoteKey& key, uint64_t offset, std::optional<double> timeout);
+  void read(OperationMemory memory, const RemoteKey& key, uint64_t offset, std::optional<double> timeout);
+  std::shared_ptr<Request> iwrite(OperationMemory memory, const RemoteKey& key, uint64_t offset);
+  std::shared_ptr<Request> iread(OperationMemory memory, const RemoteKey& key, uint64_t offset);
+
+  /// Waits for an operation of this connection and throws what made it fail. On TimeoutError it goes on.
+  void wait(const std::shared_ptr<Request>& request, std::optional<double> timeout);
+  /// Whether it has finished; looks once.
+  bool done(const Request& request);
+
+  /// Sends what was sent on its way, tells the peer, and ends everything else with ClosedError. Idempotent.
+  void close() override;
+  bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+
+  const std::string& peer() const noexcept { return peer_; }
+  const Path& path() const noexcept { return path_; }
+  ConnectionStats stats();
+
+  // Progressing.
+  bool progress() noexcept override;
+  void check_peer() noexcept override;
+  void arm() noexcept override;
+  void event_came() noexcept override { armed_.store(false, std::memory_order_release); }
+  bool wants_polling() const noexcept override { return wants_polling_.load(std::memory_order_relaxed); }
+  const CompletionQueue* completion_queue() const noexcept override { return completion_queue_.get(); }
+
+ private:
+  enum class State : uint8_t { open, peer_closed, failed, closed };
+  enum class PeerEnd : uint8_t { alive, left, broken, gone };
+
+  // The lock for callers: threads that only poll stand back for them, or a spinning thread would starve them.
+  class CallerLock {
+   public:
+    explicit CallerLock(Connection& connection) : connection_(connection) {
+      connection_.callers_.fetch_add(1, std::memory_order_relaxed);
+      connection_.mutex_.lock();
+      connection_.callers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    ~CallerLock() { connection_.mutex_.unlock(); }
+    CallerLock(const CallerLock&) = delete;
+    CallerLock& operator=(const CallerLock&) = delete;
+
+   private:
+    Connection& connection_;
+  };
+
+  Connection(std::shared_ptr<ContextResources> resources, std::unique_ptr<Channel> channel,
+             BootstrapSocket socket, Path path, SlotCounts peer_slots, std::string peer);
+
+  void check_usable() const;
+  std::shared_ptr<Request> start_send(OperationMemory memory, uint64_t tag);
+  std::shared_ptr<Request> start_receive(OperationMemory memory, uint64_t tag);
+  std::shared_ptr<Request> start_transfer(RequestKind kind, OperationMemory memory, const RemoteKey& key,
+                                          uint64_t offset);
+  void finish(const std::shared_ptr<Request>& request, const Deadline& deadline, bool withdraw);
+  [[noreturn]] void time_out(const Request& request, double seconds, bool withdrawn);
+
+  // Under the lock.
+  void check_open() const;
+  bool poll();
+  void handle(const Completion& completion);
+  void on_failed(const Completion& completion);
+  void read_socket();
+  void judge();
+  void fail(std::exception_ptr failure, State state, const std::string& word_to_peer = {});
+  // What goes wrong while posting ends the connection.
+  template <typename Body>
+  void guarded(Body body) {
+    try {
+      body();
+    } catch (...) {
+      fail(std::current_exception(), State::failed);
+      throw;
+    }
+  }
+  std::exception_ptr completion_failure(const Completion& completion) const;
+  std::exception_ptr peer_lost(const std::string& why) const;
+  void shut_down() noexcept;
+
+  std::shared_ptr<ContextResources> resources_;
+  const std::string peer_;
+  const Path path_;
+  std::mutex mutex_;
+  std::atomic<int> callers_{0};
+  std::atomic<bool> armed_{false};
+  std::atomic<bool> wants_polling_{false};
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> quiet_{false};  // while closing: everything that was posted has completed
+
+  std::unique_ptr<Channel> channel_;
+  std::shared_ptr<CompletionQueue> completion_queue_;
+  const TransferLimits limits_;
+  Exchange exchange_;
+  BootstrapSocket socket_;
+  State state_ = State::open;
+  bool closing_ = false;
+  bool goodbye_posted_ = false;
+  PeerEnd peer_end_ = PeerEnd::alive;
+  std::string peer_words_;
+  Deadline::Clock::time_point peer_ended_at_;
+  // A failure whose cause the peer may still tell: it stands once its time has come.
+  std::exception_ptr verdict_;
+  Deadline::Clock::time_point verdict_at_;
+  std::exception_ptr failure_;
+};
+
+/// An operation that was started: wait for it, or look. Copies share it. May be used from any thread.
+class RDMATX_API Work {
+ public:
+  Work(std::shared_ptr<Connection> connection, std::shared_ptr<Request> request)
+      : connection_(std::move(connection)), request_(std::move(request)) {}
+  /// Throws what made it fail; TimeoutError where it is still pending then, and it goes on.
+  void wait(std::optional<double> timeout) const { connection_->wait(request_, timeout); }
+  bool done() const { return connection_->done(*request_); }
+  /// Bytes moved; of a receive, what came. Throws UsageError while it is pending, or what made it fail.
+  uint64_t bytes() const;
+  const Request& request() const noexcept { return *request_; }
+  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+
+ private:
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Request> request_;
+};
+
+}  // namespace rdmatx

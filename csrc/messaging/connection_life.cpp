@@ -1,0 +1,239 @@
+// How a connection moves forward and how it ends; see connection.hpp.
+
+#include <sched.h>
+
+#include <array>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "messaging/connection.hpp"
+
+namespace rdmatx {
+namespace {
+
+using Clock = Deadline::Clock;
+
+// The peer's last words travel over the socket and its failure over the wire: whichever is seen first waits
+// this long for the other.
+constexpr std::chrono::milliseconds grace{200};
+// How long close() waits for the device to deliver what was sent.
+constexpr double linger_seconds = 2.0;
+
+std::string first_line(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown failure";
+  }
+}
+
+}  // namespace
+
+bool Connection::progress() noexcept {
+  if (callers_.load(std::memory_order_relaxed) > 0) {
+    ::sched_yield();
+    return false;
+  }
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;
+  return poll();
+}
+
+bool Connection::poll() {
+  if (state_ != State::open) return false;
+  size_t count = 0;
+  try {
+    std::array<Completion, 16> completions;
+    count = channel_->poll(completions);
+    for (size_t i = 0; i < count && state_ == State::open; ++i) handle(completions[i]);
+    if (state_ == State::open && count > 0) {
+      channel_->post_returned_slots();
+      exchange_.flush();
+    }
+  } catch (...) {
+    fail(std::current_exception(), State::failed, first_line(std::current_exception()));
+  }
+  if (state_ == State::open && count == 0) judge();
+  if (state_ == State::open) {
+    if (closing_ && !goodbye_posted_) goodbye_posted_ = exchange_.post_goodbye();
+    wants_polling_.store(exchange_.has_transfers(), std::memory_order_relaxed);
+    quiet_.store(goodbye_posted_ && channel_->idle(), std::memory_order_release);
+  }
+  if (count > 0) resources_->progress->wake();
+  return count > 0;
+}
+
+void Connection::handle(const Completion& completion) {
+  if (!completion.succeeded()) return on_failed(completion);
+  if (Channel::is_receive(completion)) {
+    exchange_.handle(channel_->arrived(completion));
+    channel_->return_slot(completion);
+    return;
+  }
+  channel_->retire(completion, [this](std::shared_ptr<Request> request) { exchange_.complete(request); });
+}
+
+void Connection::on_failed(const Completion& completion) {
+  if (verdict_) return;  // what follows the first failure is flushed
+  read_socket();
+  const std::exception_ptr failure = completion_failure(completion);
+  const auto status = completion.status();
+  // These may be the peer's end rather than ours: give its last words a moment.
+  const bool peer_may_know =
+      status == WorkCompletionStatus::flushed || status == WorkCompletionStatus::retry_exceeded;
+  if (peer_end_ == PeerEnd::alive && !peer_may_know) return fail(failure, State::failed, first_line(failure));
+  verdict_ = failure;
+  verdict_at_ = Clock::now() + grace;
+}
+
+void Connection::read_socket() {
+  if (peer_end_ != PeerEnd::alive || !socket_) return;
+  BootstrapSocket::Record record;
+  RecordProblem problem;
+  switch (socket_.try_receive(record, problem)) {
+    case BootstrapSocket::Arrival::nothing_yet:
+      return;
+    case BootstrapSocket::Arrival::closed:
+      peer_end_ = PeerEnd::gone;
+      peer_words_ = problem.text;
+      break;
+    case BootstrapSocket::Arrival::malformed:
+      peer_end_ = PeerEnd::broken;
+      peer_words_ = problem.text;
+      break;
+    case BootstrapSocket::Arrival::record:
+      peer_end_ = record.head.kind == RecordKind::goodbye ? PeerEnd::left : PeerEnd::broken;
+      peer_words_ = decode_text(record.body);
+      break;
+  }
+  peer_ended_at_ = Clock::now();
+  resources_->progress->unwatch(socket_.fd());
+}
+
+// Called when the completion queue is empty, so that what the peer sent before its end is handled first.
+void Connection::judge() {
+  if (exchange_.peer_said_goodbye()) return fail(peer_lost("the peer closed it"), State::peer_closed);
+  if (verdict_) read_socket();
+  switch (peer_end_) {
+    case PeerEnd::alive:
+      break;
+    case PeerEnd::left:
+      if (Clock::now() - peer_ended_at_ > grace) fail(peer_lost("the peer closed it"), State::peer_closed);
+      return;
+    case PeerEnd::broken:
+      return fail(peer_lost("the peer's end broke: " + peer_words_), State::failed);
+    case PeerEnd::gone:
+      return fail(peer_lost("the peer's process died or its host cannot be reached (" + peer_words_ + ")"),
+                  State::failed);
+  }
+  if (verdict_ && Clock::now() >= verdict_at_) fail(verdict_, State::failed, first_line(verdict_));
+}
+
+void Connection::check_peer() noexcept {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || state_ != State::open) return;
+  read_socket();
+  if (peer_end_ != PeerEnd::alive || verdict_)
+    while (poll()) {
+    }
+}
+
+void Connection::fail(std::exception_ptr failure, State state, const std::string& word_to_peer) {
+  state_ = state;
+  failure_ = std::move(failure);
+  verdict_ = nullptr;
+  wants_polling_.store(false, std::memory_order_relaxed);
+  quiet_.store(true, std::memory_order_release);
+  // First the queue pair: then no device touches the memory that the requests let go.
+  channel_->destroy();
+  exchange_.fail_all(failure_);
+  if (socket_) {
+    if (!word_to_peer.empty()) socket_.send_now(encode(RecordKind::failed, word_to_peer));
+    resources_->progress->unwatch(socket_.fd());
+    socket_.close();
+  }
+  if (log_enabled(LogLevel::info))
+    log(LogLevel::info, "connection to " + peer_ + " ended: " + first_line(failure_));
+  resources_->progress->wake();
+}
+
+std::exception_ptr Connection::peer_lost(const std::string& why) const {
+  return std::make_exception_ptr(PeerLostError(
+      "the connection to " + peer_ + " is gone: " + why + ". ctx.connect() opens a new one", peer_));
+}
+
+std::exception_ptr Connection::completion_failure(const Completion& completion) const {
+  const std::string operation = channel_->describe(completion);
+  const std::string advice = status_advice(completion.status());
+  std::string text = operation + " with " + peer_ + " failed: " + status_name(completion.status()) +
+                     " (status " + std::to_string(static_cast<int>(completion.status())) + ", vendor error " +
+                     std::to_string(completion.vendor_error()) + "). ";
+  if (!advice.empty()) text += advice + (advice.back() == '.' ? " " : ". ");
+  text += "Local GID " + path_.local.gid.text() + ", remote GID " + path_.remote.gid.text() + ", " +
+          path_.text() + ". The connection is dead; ctx.connect() opens a new one";
+  return std::make_exception_ptr(CompletionError(text, static_cast<int>(completion.status()),
+                                                 completion.vendor_error(), peer_, operation));
+}
+
+void Connection::arm() noexcept {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || state_ != State::open || armed_.exchange(true)) return;
+  try {
+    completion_queue_->arm();
+  } catch (...) {
+    fail(std::current_exception(), State::failed);
+  }
+}
+
+void Connection::close() {
+  if (process_generation() != resources_->generation) return;  // the parent's: left alone
+  bool linger = false;
+  {
+    const CallerLock lock(*this);
+    if (state_ == State::closed || closing_) return;
+    closing_ = true;
+    if (state_ == State::open) poll();
+    linger = state_ == State::open;
+  }
+  std::exception_ptr interrupted;
+  if (linger) {
+    try {
+      resources_->progress->wait(
+          this, [this] { return quiet_.load(std::memory_order_acquire); }, Deadline(linger_seconds));
+    } catch (...) {
+      interrupted = std::current_exception();
+    }
+  }
+  {
+    const CallerLock lock(*this);
+    shut_down();
+  }
+  resources_->progress->wake();
+  if (interrupted) std::rethrow_exception(interrupted);
+}
+
+void Connection::shut_down() noexcept {
+  const bool was_open = state_ == State::open;
+  const int socket = socket_.fd();
+  state_ = State::closed;
+  channel_->destroy();
+  exchange_.fail_all(std::make_exception_ptr(
+      ClosedError("the connection to " + peer_ + " was closed while this operation was pending")));
+  resources_->progress->remove(this, socket);
+  if (was_open && socket_) socket_.send_now(encode(RecordKind::goodbye));
+  socket_.close();
+  closed_.store(true, std::memory_order_release);
+}
+
+Connection::~Connection() {
+  try {
+    close();
+  } catch (...) {
+    // A Ctrl-C that came while lingering; the connection is closed all the same.
+  }
+}
+
+}  // namespace rdmatx

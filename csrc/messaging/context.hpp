@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "messaging/connection.hpp"
+#include "messaging/listener.hpp"
+#include "rdma/provider.hpp"
+
+namespace rdmatx {
+
+/// Registered memory of the user's: others reach it by its key, as far as `access` allows.
+/// Owns the registration, and what keeps the memory alive, until close(). Thread-safe.
+class RDMATX_API Region {
+ public:
+  Region(std::shared_ptr<ContextResources> resources, OperationMemory memory, bool readonly, uint16_t access);
+  ~Region();
+
+  /// Operations that use the region already keep it until they end; new ones throw ClosedError.
+  void close();
+  bool closed() const;
+  RemoteKey key() const;
+  /// The registration; throws ClosedError.
+  std::shared_ptr<MemoryRegion> registration() const;
+  void* data() const noexcept { return data_; }
+  uint64_t bytes() const noexcept { return bytes_; }
+  uint16_t access() const noexcept { return access_; }
+  bool readonly() const noexcept { return readonly_; }
+
+ private:
+  const int generation_;
+  void* const data_;
+  const uint64_t bytes_;
+  const bool readonly_;
+  const uint16_t access_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<MemoryRegion> region_;
+};
+
+/// A device opened for use: where connections, listeners and regions come from. Regions and connections of
+/// one context belong together.
+///
+/// Owns the device, one protection domain, and the progress of its connections. Closing it closes what was
+/// made from it. Thread-safe.
+class RDMATX_API Context {
+ public:
+  /// An empty device is whichever serves. `default_timeout` in seconds holds wherever none is given.
+  Context(const std::string& device, Provider provider, double default_timeout);
+  /// On a device that is open already (tests, several contexts on one device).
+  Context(std::shared_ptr<Device> device, double default_timeout);
+  ~Context();
+
+  std::shared_ptr<Listener> listen(const std::string& address);
+  std::shared_ptr<Connection> connect(const std::string& address, std::optional<double> timeout);
+  /// `access`: bits of RemoteAccess. Throws UsageError where the memory is read-only and is to be written.
+  std::shared_ptr<Region> register_memory(OperationMemory memory, bool readonly, uint16_t access);
+  /// Closes listeners, connections and regions, in this order. Idempotent.
+  void close();
+  bool closed() const;
+
+  const Device& device() const noexcept { return *resources_->device(); }
+  double default_timeout() const noexcept { return resources_->default_timeout; }
+  /// A few lines: the device, its ports and addresses.
+  std::string describe() const;
+
+ private:
+  void check_usable() const;
+  template <typename T>
+  void remember(std::vector<std::weak_ptr<T>>& list, const std::shared_ptr<T>& object);
+
+  std::shared_ptr<ContextResources> resources_;
+  mutable std::mutex mutex_;
+  bool closed_ = false;
+  std::vector<std::weak_ptr<Listener>> listeners_;
+  std::vector<std::weak_ptr<Region>> regions_;
+};
+
+}  // namespace rdmatx

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "messaging/channel.hpp"
+#include "messaging/credits.hpp"
+#include "messaging/matcher.hpp"
+#include "messaging/transfers.hpp"
+
+namespace rdmatx {
+
+/// Bytes and messages of one connection since it was opened.
+struct ConnectionStats {
+  uint64_t messages_sent = 0;
+  uint64_t messages_received = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t bytes_written = 0;  ///< one-sided, by this side
+  uint64_t bytes_read = 0;
+  uint64_t messages_refused = 0;     ///< messages of either side that did not fit their receive
+  uint64_t unexpected_messages = 0;  ///< waiting now, not received yet
+  uint64_t unexpected_bytes = 0;
+};
+
+/// The protocol of one connection: eager and rendezvous messages, matching, credit, and the queues for what
+/// cannot be posted yet. docs/wire-protocol.md describes it.
+///
+/// Owns the requests it was given until they finish. No lock of its own and no waiting: its connection calls
+/// it under its lock. A peer that breaks the protocol makes handle() throw Error.
+class Exchange {
+ public:
+  Exchange(Channel& channel, std::string peer) : channel_(channel), peer_(std::move(peer)) {}
+  /// What the handshake settled.
+  void configure(SlotCounts peer_slots, const TransferLimits& limits) {
+    credits_ = Credits(ProtocolSizes::slots, peer_slots);
+    limits_ = limits;
+  }
+
+  static bool is_eager(uint64_t bytes) noexcept { return bytes <= ProtocolSizes::eager_bytes; }
+
+  /// Sends an eager message at once where nothing is in its way: no request is needed then.
+  bool try_send(uint64_t tag, const void* data, uint64_t bytes);
+  /// Queues a send; a rendezvous has its memory registered.
+  void send(std::shared_ptr<Request> request);
+  /// Takes a message that is here already, without a request: true and its size where it was eager and fits.
+  bool try_receive(uint64_t tag, void* data, uint64_t capacity, uint64_t& bytes);
+  void receive(std::shared_ptr<Request> request);
+  /// Whether a receive of this tag would find a message.
+  bool has_message(uint64_t tag) { return matcher_.peek_arrived(tag) != nullptr; }
+  /// Takes back what has not met its counterpart yet: an unmatched receive, or a send that was not posted.
+  bool withdraw(const std::shared_ptr<Request>& request);
+  /// Starts a one-sided write or read; its memory is registered, or inline.
+  void transfer(std::shared_ptr<Request> request, const RemotePart& remote);
+
+  /// One message of the peer.
+  void handle(std::span<const std::byte> message);
+  /// The request's last work request completed.
+  void complete(const std::shared_ptr<Request>& request);
+  /// Posts what can be posted.
+  void flush();
+  /// The last word: false where there is no place for it yet.
+  bool post_goodbye();
+  bool peer_said_goodbye() const noexcept { return peer_said_goodbye_; }
+
+  /// Ends everything that is pending, for good. Messages that came whole stay receivable.
+  void fail_all(const std::exception_ptr& failure);
+  /// Throws, once, where an eager message of ours turned out not to fit.
+  void check_late_refusal();
+  /// Work that the device moves without us, or that waits for our next flush().
+  bool has_transfers() const noexcept { return !transfers_.empty() || !writing_.empty() || active_ > 0; }
+  ConnectionStats stats() const;
+
+ private:
+  struct Unexpected {
+    uint64_t bytes = 0;
+    uint64_t id = 0;  // of the peer's send; 0: eager, the payload is here
+    std::vector<std::byte> payload;
+    bool credit_held = false;
+  };
+  struct Control {
+    MessageHeader header;
+    std::vector<RemotePart> parts;
+    std::shared_ptr<Request> completes;
+  };
+  using Requests = std::unordered_map<uint64_t, std::shared_ptr<Request>>;
+
+  void on_eager(const MessageHeader& header, std::span<const std::byte> payload);
+  void on_request(const MessageHeader& header);
+  void on_clear(const MessageHeader& header, std::span<const std::byte> payload);
+  void on_finish(const MessageHeader& header);
+  void on_refuse(const MessageHeader& header);
+
+  void deliver(Request& request, const MessageHeader& header, std::span<const std::byte> payload);
+  void grant(const std::shared_ptr<Request>& request, const MessageHeader& header);
+  void refuse(Request& request, const MessageHeader& header);
+  void keep(Unexpected unexpected, uint64_t tag);
+  void settle(const Unexpected& unexpected);
+  bool over_budget() const noexcept;
+  std::shared_ptr<Request> take(Requests& requests, uint64_t id, const char* what);
+  void flush_control();
+  void post_data(const std::shared_ptr<Request>& request);
+  void post(MessageHeader header, const void* payload, size_t payload_bytes,
+            std::shared_ptr<Request> completes = {});
+
+  Channel& channel_;
+  std::string peer_;
+  TransferLimits limits_;
+  Credits credits_{ProtocolSizes::slots, {}};
+  Matcher<std::shared_ptr<Request>, Unexpected> matcher_;
+  std::deque<std::shared_ptr<Request>> data_;  // sends in order, not posted yet
+  std::deque<Control> control_;                // answers, not posted yet
+  std::deque<std::unique_ptr<Transfer>> transfers_;
+  Requests asked_;       // sends whose request to send waits for an answer
+  Requests writing_;     // receives the peer was cleared to write to
+  uint64_t active_ = 0;  // one-sided operations and rendezvous writes that were posted and have not ended
+  uint64_t next_id_ = 1;
+  uint64_t unexpected_bytes_ = 0;
+  bool peer_said_goodbye_ = false;
+  bool ended_ = false;
+  std::exception_ptr late_refusal_;
+  ConnectionStats stats_;
+};
+
+}  // namespace rdmatx

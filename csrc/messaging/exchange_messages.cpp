@@ -1,0 +1,178 @@
+// What each message of the peer does; see exchange.hpp.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "messaging/exchange.hpp"
+
+namespace rdmatx {
+namespace {
+
+[[noreturn]] void broken(const std::string& what) {
+  throw Error("the peer broke the message protocol: " + what);
+}
+
+std::exception_ptr does_not_fit(const std::string& subject, const std::string& whose, uint64_t tag,
+                                uint64_t sent, uint64_t room) {
+  return std::make_exception_ptr(
+      SizeMismatchError(subject + " of " + std::to_string(sent) + " bytes with tag " + std::to_string(tag) +
+                            " does not fit " + whose + " of " + std::to_string(room) +
+                            " bytes: receive into a buffer of at least the message's size. The message "
+                            "was dropped; the connection goes on",
+                        sent, room));
+}
+
+}  // namespace
+
+void Exchange::handle(std::span<const std::byte> message) {
+  MessageHeader header;
+  if (message.size() < sizeof header) broken("a message is shorter than its header");
+  std::memcpy(&header, message.data(), sizeof header);
+  const auto payload = message.subspan(sizeof header);
+  credits_.receive(header.data_credits, header.control_credits);
+  switch (header.kind) {
+    case MessageKind::eager:
+      return on_eager(header, payload);
+    case MessageKind::request:
+      return on_request(header);
+    case MessageKind::clear:
+      return on_clear(header, payload);
+    case MessageKind::finish:
+      return on_finish(header);
+    case MessageKind::refuse:
+      return on_refuse(header);
+    case MessageKind::credit:
+      return;
+    case MessageKind::goodbye:
+      peer_said_goodbye_ = true;
+      return;
+  }
+  broken("a message of unknown kind " + std::to_string(static_cast<int>(header.kind)));
+}
+
+void Exchange::on_eager(const MessageHeader& header, std::span<const std::byte> payload) {
+  if (payload.size() != header.bytes) broken("an eager message is not as long as it says");
+  if (auto request = matcher_.take_posted(header.tag)) {
+    credits_.owe_data();
+    return deliver(**request, header, payload);
+  }
+  keep({header.bytes, 0, {payload.begin(), payload.end()}}, header.tag);
+}
+
+void Exchange::on_request(const MessageHeader& header) {
+  if (header.id == 0) broken("a request to send has no id");
+  if (auto request = matcher_.take_posted(header.tag)) {
+    credits_.owe_data();
+    return grant(*request, header);
+  }
+  keep({header.bytes, header.id, {}}, header.tag);
+}
+
+// Nobody asked for it yet. Its slot is free again, but while too much waits here its credit is held back, so
+// that a sender that runs ahead stops.
+void Exchange::keep(Unexpected unexpected, uint64_t tag) {
+  unexpected.credit_held = over_budget();
+  unexpected_bytes_ += unexpected.payload.size();
+  if (!unexpected.credit_held) credits_.owe_data();
+  matcher_.arrive(tag, std::move(unexpected));
+}
+
+bool Exchange::over_budget() const noexcept {
+  return unexpected_bytes_ > ProtocolSizes::unexpected_bytes ||
+         matcher_.arrived_count() > ProtocolSizes::unexpected_messages;
+}
+
+void Exchange::settle(const Unexpected& unexpected) {
+  unexpected_bytes_ -= unexpected.payload.size();
+  if (unexpected.credit_held) credits_.owe_data();
+}
+
+void Exchange::deliver(Request& request, const MessageHeader& header, std::span<const std::byte> payload) {
+  if (header.bytes > request.capacity()) return refuse(request, header);
+  if (!payload.empty()) std::memcpy(request.data(), payload.data(), payload.size());
+  ++stats_.messages_received;
+  stats_.bytes_received += header.bytes;
+  request.succeed(header.bytes);
+}
+
+void Exchange::grant(const std::shared_ptr<Request>& request, const MessageHeader& asked) {
+  if (asked.bytes > request->capacity()) return refuse(*request, asked);
+  Control answer{{MessageKind::clear}, {}, {}};
+  uint64_t left = asked.bytes;
+  for (const LocalPart& part : request->parts()) {
+    if (left == 0) break;
+    const uint64_t bytes = std::min(left, part.bytes);
+    answer.parts.push_back({reinterpret_cast<uint64_t>(part.data), bytes, part.remote_key});
+    left -= bytes;
+  }
+  if (left > 0 || answer.parts.size() > ProtocolSizes::max_remote_parts)
+    broken("a rendezvous for a small message");
+  request->set_id(next_id_++);
+  request->expect(asked.bytes);
+  answer.header.count = static_cast<uint16_t>(answer.parts.size());
+  answer.header.id = asked.id;
+  answer.header.peer_id = request->id();
+  writing_.emplace(request->id(), request);
+  control_.push_back(std::move(answer));
+}
+
+void Exchange::refuse(Request& request, const MessageHeader& header) {
+  ++stats_.messages_refused;
+  Control answer{{MessageKind::refuse}, {}, {}};
+  answer.header.tag = header.tag;
+  answer.header.bytes = header.bytes;
+  answer.header.id = header.id;
+  answer.header.peer_id = request.capacity();
+  control_.push_back(std::move(answer));
+  request.fail(
+      does_not_fit("a message from " + peer_, "this receive", header.tag, header.bytes, request.capacity()));
+}
+
+std::shared_ptr<Request> Exchange::take(Requests& requests, uint64_t id, const char* what) {
+  const auto found = requests.find(id);
+  if (found == requests.end()) broken(std::string(what) + " names an operation that does not wait for it");
+  std::shared_ptr<Request> request = std::move(found->second);
+  requests.erase(found);
+  return request;
+}
+
+void Exchange::on_clear(const MessageHeader& header, std::span<const std::byte> payload) {
+  credits_.owe_control();
+  std::shared_ptr<Request> request = take(asked_, header.id, "a clearance to send");
+  std::vector<RemotePart> parts(header.count);
+  if (header.count == 0 || payload.size() != parts.size() * sizeof(RemotePart))
+    broken("a clearance of wrong length");
+  std::memcpy(parts.data(), payload.data(), payload.size());
+  uint64_t total = 0;
+  for (const RemotePart& part : parts) total += part.bytes;
+  if (total != request->capacity() || header.peer_id == 0) broken("a clearance for another size");
+  transfers_.push_back(
+      std::make_unique<Transfer>(std::move(request), std::move(parts), limits_, header.peer_id));
+}
+
+void Exchange::on_finish(const MessageHeader& header) {
+  credits_.owe_control();
+  const std::shared_ptr<Request> request = take(writing_, header.id, "a finish");
+  ++stats_.messages_received;
+  stats_.bytes_received += request->expected();
+  request->succeed(request->expected());
+}
+
+void Exchange::on_refuse(const MessageHeader& header) {
+  credits_.owe_control();
+  ++stats_.messages_refused;
+  const auto failure =
+      does_not_fit("a message to " + peer_, "the peer's receive", header.tag, header.bytes, header.peer_id);
+  if (header.id != 0) return take(asked_, header.id, "a refusal")->fail(failure);
+  // The send of an eager message has long returned: the next one tells.
+  late_refusal_ = std::make_exception_ptr(SizeMismatchError(
+      "an earlier message to " + peer_ + ", of " + std::to_string(header.bytes) + " bytes with tag " +
+          std::to_string(header.tag) + ", did not fit the peer's receive of " +
+          std::to_string(header.peer_id) + " bytes and was dropped (a send of up to " +
+          std::to_string(ProtocolSizes::eager_bytes) +
+          " bytes returns before the peer receives it). This call sent nothing; the connection goes on",
+      header.bytes, header.peer_id));
+}
+
+}  // namespace rdmatx

@@ -1,0 +1,283 @@
+#include "messaging/progress.hpp"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "rdma/handle.hpp"
+
+namespace rdmatx {
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::duration;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+std::atomic<void (*)()> interrupt_check{nullptr};
+
+constexpr double longest_sleep_seconds = 0.1;  // and so the longest time a Ctrl-C waits
+constexpr milliseconds peer_check_interval{5};
+
+// How long a wait spins and yields before it sleeps. With one processor spinning only keeps the peer off it.
+struct Patience {
+  microseconds spin;
+  microseconds yield;
+  microseconds yield_while_busy;
+};
+
+Patience read_patience() {
+  const bool alone = sysconf(_SC_NPROCESSORS_ONLN) < 2;
+  Patience patience{microseconds(alone ? 0 : 50), microseconds(alone ? 200 : 2000), microseconds(50000)};
+  if (const char* text = std::getenv("RDMATX_SPIN_US")) {
+    char* end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    if (end == text || *end != '\0' || value < 0 || value > 10'000'000) {
+      log(LogLevel::warning,
+          std::string("RDMATX_SPIN_US is \"") + text +
+              "\", and should be a number of microseconds from 0 to 10000000; it is ignored");
+    } else {
+      patience.spin = microseconds(value);
+    }
+  }
+  return patience;
+}
+
+const Patience& patience() {
+  static const Patience value = read_patience();
+  return value;
+}
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+UniqueFd checked(int fd, const char* call) {
+  if (fd < 0) throw Error(std::string(call) + " failed: " + describe_errno(errno));
+  return UniqueFd(fd);
+}
+
+}  // namespace
+
+void set_interrupt_check(void (*check)()) {
+  interrupt_check.store(check);
+}
+
+void check_interrupt() {
+  if (auto* check = interrupt_check.load(std::memory_order_relaxed)) check();
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
+}
+
+Progress::Progress(std::shared_ptr<CompletionChannel> events)
+    : events_(std::move(events)),
+      epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      wake_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      connections_(std::make_shared<List>()) {
+  for (int fd : {events_->fd(), wake_.get()}) {
+    epoll_event event{EPOLLIN, {.fd = fd}};
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      throw Error("epoll_ctl failed: " + describe_errno(errno));
+  }
+}
+
+void Progress::add(const std::shared_ptr<Progressing>& connection, int socket) {
+  epoll_event event{EPOLLIN | EPOLLRDHUP, {.fd = socket}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0)
+    throw Error("epoll_ctl failed: " + describe_errno(errno));
+  const std::lock_guard lock(list_mutex_);
+  auto list = std::make_shared<List>(*connections_);
+  list->push_back(connection);
+  count_ = list->size();
+  connections_ = std::move(list);
+}
+
+void Progress::remove(const Progressing* connection, int socket) noexcept {
+  unwatch(socket);
+  const std::lock_guard lock(list_mutex_);
+  auto list = std::make_shared<List>();
+  for (const auto& weak : *connections_) {
+    const auto other = weak.lock();
+    if (other && other.get() != connection) list->push_back(weak);
+  }
+  count_ = list->size();
+  connections_ = std::move(list);
+}
+
+void Progress::unwatch(int socket) noexcept {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+}
+
+std::shared_ptr<const Progress::List> Progress::connections() const {
+  const std::lock_guard lock(list_mutex_);
+  return connections_;
+}
+
+bool Progress::look(Progressing* first, bool all) {
+  bool progressed = first && first->progress();
+  if (all && count_.load(std::memory_order_relaxed) > (first ? 1u : 0u)) {
+    for (const auto& weak : *connections()) {
+      const auto connection = weak.lock();
+      if (connection && connection.get() != first) progressed |= connection->progress();
+    }
+  }
+  return progressed;
+}
+
+void Progress::look_at_peers() {
+  for (const auto& weak : *connections())
+    if (const auto connection = weak.lock()) connection->check_peer();
+}
+
+bool Progress::wait(Progressing* first, const std::function<bool()>& done, const Deadline& deadline) {
+  if (done()) return true;
+  auto now = Clock::now();
+  auto idle_since = now;
+  auto peers_checked = now;
+  auto interrupt_checked = now;
+  for (unsigned round = 1;; ++round) {
+    const bool progressed = look(first, round % 16 == 0);
+    if (done()) return true;
+    const auto idle = now - idle_since;
+    const bool spinning = idle < patience().spin;
+    // The clock costs as much as a look: in a spin it is read now and then only.
+    if (spinning && !progressed && round % 16 != 0) {
+      pause_briefly();
+      continue;
+    }
+    now = Clock::now();
+    if (progressed) idle_since = now;
+    if (deadline.passed()) return false;
+    if (now - peers_checked > peer_check_interval) {
+      peers_checked = now;
+      look_at_peers();
+      if (done()) return true;
+    }
+    if (now - interrupt_checked > milliseconds(50)) {
+      interrupt_checked = now;
+      check_interrupt();
+    }
+    if (spinning || progressed) continue;
+    const auto limit = first && first->wants_polling() ? patience().yield_while_busy : patience().yield;
+    if (idle < patience().spin + limit) {
+      ::sched_yield();
+      continue;
+    }
+    if (sleep(first, done, deadline)) return true;
+    now = interrupt_checked = Clock::now();
+    check_interrupt();
+    // What woke us is mostly alone: look a while, then sleep again.
+    idle_since = now - patience().spin - limit + std::min<Clock::duration>(microseconds(50), limit);
+  }
+}
+
+bool Progress::sleep(Progressing* first, const std::function<bool()>& done, const Deadline& deadline) {
+  std::unique_lock lock(sleep_mutex_);
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  struct Leave {
+    std::atomic<int>& sleepers;
+    ~Leave() { sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+  } leave{sleepers_};
+  const double seconds = deadline.left(longest_sleep_seconds);
+  if (watched_) {
+    const uint64_t number = wake_number_;
+    if (done()) return true;
+    woken_.wait_for(lock, duration<double>(seconds), [&] { return wake_number_ != number || !watched_; });
+    return done();
+  }
+  watched_ = true;
+  lock.unlock();
+  struct Hand {  // the watch goes to one of the others
+    Progress& progress;
+    ~Hand() {
+      const std::lock_guard again(progress.sleep_mutex_);
+      progress.watched_ = false;
+      ++progress.wake_number_;
+      progress.woken_.notify_all();
+    }
+  } hand{*this};
+  if (first) first->arm();
+  for (const auto& weak : *connections())
+    if (const auto connection = weak.lock()) connection->arm();
+  // What completed before a queue was armed gives no event.
+  if (look(first, true) || done()) return done();
+  watch_descriptors(seconds);
+  look(first, true);
+  return done();
+}
+
+void Progress::watch_descriptors(double seconds) {
+  epoll_event ready[16];
+  const int count = ::epoll_wait(epoll_.get(), ready, 16, static_cast<int>(seconds * 1000) + 1);
+  bool peers = false;
+  for (int i = 0; i < count; ++i) {
+    const int fd = ready[i].data.fd;
+    if (fd == wake_.get()) {
+      uint64_t value = 0;
+      [[maybe_unused]] const auto taken = ::read(fd, &value, sizeof value);
+    } else if (fd == events_->fd()) {
+      take_events();
+    } else {
+      peers = true;
+    }
+  }
+  if (peers) look_at_peers();
+}
+
+void Progress::take_events() {
+  while (const auto queue = events_->get_event(0)) {
+    for (const auto& weak : *connections()) {
+      const auto connection = weak.lock();
+      if (connection && connection->completion_queue() == queue.get()) connection->event_came();
+    }
+  }
+}
+
+void Progress::wake_sleepers() noexcept {
+  const std::lock_guard lock(sleep_mutex_);
+  ++wake_number_;
+  woken_.notify_all();
+  if (!watched_) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+}
+
+ServiceThread::ServiceThread(std::function<void()> body) : generation_(process_generation()) {
+  // Signals are for the user's threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread(std::move(body));
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+ServiceThread::~ServiceThread() {
+  if (process_generation() != generation_)
+    thread_.detach();
+  else
+    thread_.join();
+}
+
+}  // namespace rdmatx

@@ -1,0 +1,90 @@
+"""Connections to peers: messages, and reads and writes of registered memory.
+
+    with rdmatx.Context() as ctx, ctx.listen("127.0.0.1:0") as listener:
+        conn = ctx.connect(listener.address)
+        peer = listener.accept()
+        conn.send(b"hello", tag=7)
+        count = peer.recv(buffer, tag=7)
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+
+from rdmatx import _C
+from rdmatx._C import Connection, Listener, Region, RemoteKey, Work
+
+__all__ = ["Connection", "Context", "Listener", "Region", "RemoteKey", "Work"]
+
+#: Seconds that a call waits where neither it nor its context says otherwise.
+DEFAULT_TIMEOUT = 60.0
+
+_open: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+class Context(_C.Context):
+    """A device opened for use: where connections, listeners and regions come from.
+
+    `device` is a name of `rdmatx.list_devices()`; without one, `RDMATX_DEVICE`, else whichever
+    serves. `provider` is "auto", "system" (a verbs device, never anything else) or "soft" (the
+    software HCA). `timeout` is how many seconds calls wait that are given none; `math.inf` waits
+    for ever.
+
+    Closing it closes what was made from it; it is also closed when the interpreter ends. A
+    process that was forked from one with a context opens its own.
+
+    Raises `UnavailableError` where no such device serves, with the reason and the remedy.
+    """
+
+    def __init__(
+        self,
+        device: str | None = None,
+        provider: str = "auto",
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        super().__init__(device, provider, timeout)
+        _open.add(self)
+
+    def listen(self, address: str = "127.0.0.1:0") -> Listener:
+        """Listens at "host:port"; port 0 is a free one, which `Listener.address` tells.
+
+        Without a host it is the loopback interface. Raises `Error` where the address is in use,
+        not allowed, or not this host's.
+        """
+        return super().listen(address)
+
+    def connect(self, address: str, *, timeout: float | None = None) -> Connection:
+        """Connects to a listener of any process at "host:port" or "[v6]:port".
+
+        The peer need not have called `accept()` yet. Raises `PeerLostError` where nothing listens
+        there, `UnavailableError` where the two cannot talk (version, provider, network), and
+        `TimeoutError`.
+        """
+        return super().connect(address, timeout)
+
+    def register(self, buffer: object, access: str = "rw") -> Region:
+        """Registers memory, so that operations need not, and peers reach it as `access` allows.
+
+        `access` is made of "r" (peers may read), "w" (write) and "a" (atomics); "" lets nobody
+        in. The memory stays alive, and must not be resized, until the region is closed. Raises
+        `UsageError` for read-only memory that peers may write to, and `VerbsError` where the
+        device or the limit on locked memory refuses.
+        """
+        return super().register(buffer, access)
+
+    def describe(self) -> str:
+        """The device with its ports and addresses, in a few lines for people."""
+        return super().describe()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<Context on {self.device} ({self.provider}){state}>"
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends every connection while the interpreter still stands."""
+    for context in list(_open):
+        context.close()
