@@ -1,6 +1,8 @@
 #include "rdma/memory_region.hpp"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -16,10 +18,21 @@ std::string locked_memory_limit() {
   return std::to_string(limit.rlim_cur) + " bytes";
 }
 
+/// Whether all of the range is mapped. Such a call to msync() does nothing but look.
+bool is_mapped(void* address, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = reinterpret_cast<uintptr_t>(address) / page * page;
+  const uintptr_t size = reinterpret_cast<uintptr_t>(address) + bytes - first;
+  return msync(reinterpret_cast<void*>(first), size, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
 /// The likely cause and the remedy of a refused registration (ibv_reg_mr(3)).
-std::string registration_advice(int code, const Device& device, size_t bytes) {
+std::string registration_advice(int code, const Device& device, void* address, size_t bytes) {
   switch (code) {
     case ENOMEM:
+      // libibverbs without copy-on-fork meets unmapped memory in madvise(), which says ENOMEM for it.
+      if (!is_mapped(address, bytes))
+        return "part of the range is not memory of this process: nothing is mapped there";
       return "the memory cannot be locked: RLIMIT_MEMLOCK is " + locked_memory_limit() +
              " for all locked memory of the "
              "process, and this region alone needs " +
@@ -59,7 +72,7 @@ ibv_mr* register_memory(const Device& device, ibv_pd* domain, void* address, siz
   ibv_mr* region = device.verbs()->reg_mr(domain, address, bytes, static_cast<int>(access));
   if (region) return region;
   const int code = errno;
-  const std::string advice = registration_advice(code, device, bytes);
+  const std::string advice = registration_advice(code, device, address, bytes);
   throw VerbsError("ibv_reg_mr", code,
                    region_text(address, bytes, access) + (advice.empty() ? "" : ": " + advice));
 }
