@@ -183,6 +183,7 @@ struct QueuePair {
   // As responder.
   std::shared_ptr<Channel> inbound;
   bool inbound_granted = false;
+  uint32_t granted_incarnation = 0;  // of the peer's queue pair that was granted the channel
   Ring requests_in;
   Ring responses_out;
   ReceiveRing receives;

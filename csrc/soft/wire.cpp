@@ -205,9 +205,7 @@ void Wire::handle_requests() {
       continue;
     }
     if (peer->is_self()) {
-      const auto& values = request.message.values;
-      claims_.push_back({0, request.identity, static_cast<uint32_t>(values[0]),
-                         static_cast<uint32_t>(values[1]), static_cast<uint32_t>(values[2])});
+      add_claim(0, request.identity, request.message);
       continue;
     }
     for (auto& [key, link] : links_)
@@ -329,10 +327,7 @@ void Wire::receive(uint64_t key) {
 void Wire::handle_message(uint64_t key, Link& link, const Message& message, UniqueFd (&descriptors)[2]) {
   switch (message.kind) {
     case kind_hello: return greeted(link, message, descriptors);
-    case kind_claim:
-      claims_.push_back({key, link.identity, static_cast<uint32_t>(message.values[0]),
-                         static_cast<uint32_t>(message.values[1]), static_cast<uint32_t>(message.values[2])});
-      return;
+    case kind_claim: return add_claim(key, link.identity, message);
     case kind_grant: return granted(link.identity, message, Channel::map(std::move(descriptors[0])));
     case kind_map: return send_segment(link, message.values[0]);
     case kind_segment:
@@ -354,11 +349,20 @@ void Wire::send_segment(Link& link, uint64_t segment) {
   send(link, std::move(answer));
 }
 
+void Wire::add_claim(uint64_t link, uint64_t identity, const Message& message) {
+  const Claim claim{link, identity, static_cast<uint32_t>(message.values[0]),
+                    static_cast<uint32_t>(message.values[1]), static_cast<uint32_t>(message.values[2])};
+  std::erase_if(claims_, [&](const Claim& earlier) {
+    return earlier.identity == claim.identity && earlier.local == claim.local;
+  });
+  claims_.push_back(claim);
+}
+
 void Wire::grant_claims() {
   std::erase_if(claims_, [this](const Claim& claim) {
     auto link = links_.find(claim.link);
     if (claim.link != 0 && link == links_.end()) return true;
-    auto channel = grant(claim.identity, claim.remote, claim.local);
+    auto channel = grant(claim);
     if (!channel) return false;
     const Message answer = make(kind_grant, claim.local, claim.remote, claim.incarnation);
     if (claim.link == 0) {
@@ -373,17 +377,19 @@ void Wire::grant_claims() {
   });
 }
 
-/// The inbound channel of a queue pair, for the one queue pair that it names as its other end.
-std::shared_ptr<Channel> Wire::grant(uint64_t identity, uint32_t requested, uint32_t requester) {
+/// The inbound channel of a queue pair, for the one queue pair that it names as its other end. A claim made
+/// before a reset may have taken an unused channel; the claim made after it gets the same one.
+std::shared_ptr<Channel> Wire::grant(const Claim& claim) {
   std::shared_ptr<Channel> channel;
-  instance_.with(requested, [&](QueuePair& qp) {
+  instance_.with(claim.remote, [&](QueuePair& qp) {
     std::lock_guard lock(qp.mutex);
     const int state = qp.state.load();
     const bool ready = state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD;
-    if (!ready || qp.inbound_granted || qp.attributes.dest_qp_num != requester ||
-        qp.peer->identity() != identity)
-      return;
+    if (!ready || qp.attributes.dest_qp_num != claim.local || qp.peer->identity() != claim.identity) return;
+    const bool unused = qp.inbound->state().requests.head.load() == 0;
+    if (qp.inbound_granted && !(unused && claim.incarnation > qp.granted_incarnation)) return;
     qp.inbound_granted = true;
+    qp.granted_incarnation = claim.incarnation;
     channel = qp.inbound;
   });
   return channel;

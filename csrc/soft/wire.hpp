@@ -90,8 +90,9 @@ class Wire {
   void flush_all();
   void close_link(uint64_t key);
   void peer_gone(Peer& peer);
+  void add_claim(uint64_t link, uint64_t identity, const Message& message);
   void grant_claims();
-  std::shared_ptr<Channel> grant(uint64_t identity, uint32_t requested, uint32_t requester);
+  std::shared_ptr<Channel> grant(const Claim& claim);
   void granted(uint64_t identity, const Message& message, std::shared_ptr<Channel> channel);
   void send_segment(Link& link, uint64_t segment);
   void forget_unused_peers();
