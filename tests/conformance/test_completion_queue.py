@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from rdmatx.verbs import Completion, CompletionQueue, Device
 
-from rdmatx import TimeoutError as RdmatxTimeoutError
-from rdmatx import VerbsError
+from rdmatx.errors import TimeoutError as RdmatxTimeoutError
+from rdmatx.errors import VerbsError
+from rdmatx.verbs import Completion, CompletionQueue, Device
 from tests.conformance.ends import (
     PATIENCE,
     End,

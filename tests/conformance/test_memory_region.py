@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from rdmatx.verbs import Access, Device, MemoryRegion, ProtectionDomain, SendWork
 
-from rdmatx import UsageError, VerbsError
+from rdmatx.errors import UsageError, VerbsError
+from rdmatx.verbs import Access, Device, MemoryRegion, ProtectionDomain, SendWork
 from tests.conformance.ends import ALL, SUCCESS, End
 
 Make = Callable[..., End]
+MakePair = Callable[..., tuple[End, End]]
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_pages_without_write_permission(domain: ProtectionDomain, tmp_path: obje
         del array
 
 
-def test_region_holds_its_memory(make_pair: Callable[..., tuple[End, End]]) -> None:
+def test_region_holds_its_memory(make_pair: MakePair) -> None:
     """The buffer cannot go while it is registered: the region holds it."""
     one, other = make_pair()
     region = one.own(MemoryRegion(one.domain, np.full(1 << 16, 7, np.uint8), access=ALL))
@@ -120,7 +121,7 @@ def test_region_holds_its_memory(make_pair: Callable[..., tuple[End, End]]) -> N
     assert bytes(target) == bytes([7]) * (1 << 16)
 
 
-def test_key_after_deregistration(make_pair: Callable[..., tuple[End, End]]) -> None:
+def test_key_after_deregistration(make_pair: MakePair) -> None:
     """A key dies with its region: a peer that still uses it gets a remote access error."""
     one, other = make_pair()
     source = one.memory(b"x" * 64)
@@ -145,3 +146,20 @@ def test_many_regions(domain: ProtectionDomain) -> None:
     data = bytearray(4096)
     for _ in range(500):
         MemoryRegion(domain, data, access=ALL).close()
+
+
+def test_forked_child_can_read_registered_memory(pair: tuple[End, End]) -> None:
+    """A child that is forked while memory is registered sees that memory, and what it writes to its own copy
+    takes nothing away from under the device (ibv_fork_init(3))."""
+    one, other = pair
+    source, target = one.memory(b"parent's"), other.memory(8)
+    child = os.fork()
+    if child == 0:
+        seen = bytes(source.content) == b"parent's"
+        source.content[:] = b"a child."
+        target.content[:] = b"a child."
+        os._exit(0 if seen else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    one.qp.post_send(SendWork.write(target.address, target.key).add(source.region).signaled())
+    assert one.sent()[0].status == SUCCESS
+    assert bytes(target) == b"parent's"

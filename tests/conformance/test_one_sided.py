@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rdmatx.verbs import CompletionOpcode, SendWork
 
-from rdmatx import TimeoutError as RdmatxTimeoutError
-from rdmatx import VerbsError
+from rdmatx.errors import TimeoutError as RdmatxTimeoutError
+from rdmatx.errors import VerbsError
+from rdmatx.verbs import CompletionOpcode, SendWork
 from tests.conformance.ends import (
     QUIET,
     SUCCESS,

@@ -6,10 +6,10 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from rdmatx.verbs import SendWork
 
-from rdmatx import TimeoutError as RdmatxTimeoutError
-from rdmatx import VerbsError
+from rdmatx.errors import TimeoutError as RdmatxTimeoutError
+from rdmatx.errors import VerbsError
+from rdmatx.verbs import SendWork
 from tests.conformance.ends import (
     QUIET,
     End,

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rdmatx.verbs import Address, QueuePairState
 
-from rdmatx import TimeoutError as RdmatxTimeoutError
+from rdmatx.errors import TimeoutError as RdmatxTimeoutError
+from rdmatx.verbs import Address, QueuePairState
 from tests.conformance.ends import (
     QUIET,
     End,

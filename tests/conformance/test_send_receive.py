@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rdmatx.verbs import CompletionOpcode, ReceiveWork, SendWork
 
-from rdmatx import VerbsError
+from rdmatx.errors import VerbsError
+from rdmatx.verbs import CompletionOpcode, ReceiveWork, SendWork
 from tests.conformance.ends import SUCCESS, End, all_succeeded, pattern, work_ids
 
 Pair = tuple[End, End]

@@ -20,6 +20,7 @@ from collections.abc import Callable
 import pytest
 
 import rdmatx
+from rdmatx import errors
 from tests import leaks
 from tests.launch import TIME_SCALE, Rank, Ranks
 
@@ -83,7 +84,7 @@ def one_round(context: rdmatx.Context, provider: str, role: str, delay: float) -
 
 def fail_by_death(
     connection: rdmatx.Connection, key: rdmatx.RemoteKey, role: str, ranks: Ranks, delay: float
-) -> rdmatx.PeerLostError | rdmatx.CompletionError:
+) -> errors.PeerLostError | errors.CompletionError:
     """Does the survivor's part until the death of the peer ends it; the error it ended with."""
     memory = bytearray(NBYTES)
     killer = threading.Timer(delay, ranks.kill, args=(0,))
@@ -92,7 +93,7 @@ def fail_by_death(
     try:
         while time.monotonic() < until:
             ROLES[role](connection, memory, key)
-    except (rdmatx.PeerLostError, rdmatx.CompletionError) as error:
+    except (errors.PeerLostError, errors.CompletionError) as error:
         return error
     finally:
         killer.join()
@@ -140,7 +141,7 @@ def survive(rank: Rank, provider: str, address: str) -> str:
         context.connect(address, timeout=20.0) as connection,
     ):
         rank.tell("connected")
-        with pytest.raises((rdmatx.PeerLostError, rdmatx.CompletionError)) as caught:
+        with pytest.raises((errors.PeerLostError, errors.CompletionError)) as caught:
             connection.recv(bytearray(8), timeout=20.0 * TIME_SCALE)
         assert caught.value.peer
         assert caught.value.peer in str(caught.value)
@@ -166,11 +167,11 @@ def test_listening_side_is_killed(provider: str) -> None:
             assert surviving.result(0) in ("PeerLostError", "CompletionError")
 
 
-def send_until_it_fails(connection: rdmatx.Connection) -> rdmatx.Error | None:
+def send_until_it_fails(connection: rdmatx.Connection) -> errors.Error | None:
     for _ in range(1000):
         try:
             connection.send(bytes(NBYTES), timeout=KNOWN_WITHIN)
-        except rdmatx.Error as error:
+        except errors.Error as error:
             return error
     return None
 
@@ -189,8 +190,8 @@ def test_connecting_again_after_a_death(provider: str, device_name: str | None) 
             assert ranks.hear(0) == "ready"
             ranks.kill(0)
             error = send_until_it_fails(connection)
-            assert isinstance(error, (rdmatx.PeerLostError, rdmatx.CompletionError))
-            with pytest.raises(rdmatx.Error):
+            assert isinstance(error, (errors.PeerLostError, errors.CompletionError))
+            with pytest.raises(errors.Error):
                 connection.send(b"to the dead", timeout=KNOWN_WITHIN)
         with (
             Ranks(victim, provider, listener.address, "survivor receives", ranks=1) as ranks,

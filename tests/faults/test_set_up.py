@@ -11,9 +11,10 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from rdmatx.verbs import Device
 
-from rdmatx import _C, VerbsError
+from rdmatx import _C
+from rdmatx.errors import VerbsError
+from rdmatx.verbs import Device
 from tests import leaks
 from tests.conformance.ends import End, all_succeeded, connect, usable_gid_index
 

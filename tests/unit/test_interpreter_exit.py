@@ -70,7 +70,7 @@ def test_thread_blocked_in_recv(daemon: bool) -> None:
         + "def receive():\n"
         + "    try:\n"
         + f"        {wait}\n"
-        + "    except (rdmatx.TimeoutError, rdmatx.ClosedError):\n"
+        + "    except (rdmatx.errors.TimeoutError, rdmatx.errors.ClosedError):\n"
         + "        pass\n"
         + "threading.Thread(target=receive, daemon=daemon).start()\n"
         + "time.sleep(0.2)\n"
