@@ -104,7 +104,7 @@ FORCE:
 
 .PHONY: build
 build: system-packages $(MADE)/installed $(if $(filter torch,$(LANES)),$(MADE)/torch)
-	@$(PYTHON) -c 'import rdmatx; print("rdmatx", rdmatx.__version__, "is built: .venv/bin/rdmatx")'
+	@$(PYTHON) -c 'from rdmatx import _C; print("rdmatx", _C.version(), "is built: .venv/bin/rdmatx")'
 
 .PHONY: lab
 lab: build
