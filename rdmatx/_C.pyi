@@ -9,17 +9,18 @@ from typing import Any
 
 from typing_extensions import Buffer, Self
 
-
 def version() -> str: ...
 def live_objects() -> dict[str, int]: ...
 
-# ---- devices -------------------------------------------------------------------------------------------------
+# ---- devices -------------------------------------------------------------------------------------
 
 def list_devices(provider: str = "auto") -> list[dict[str, Any]]: ...
-def choose_device(device: str | None = None, provider: str = "auto") -> tuple[str, str, str]: ...
+def choose_device(
+    device: str | None = None, provider: str = "auto"
+) -> tuple[str, str, int, str]: ...
 def system_report() -> tuple[str, str, str]: ...
 
-# ---- buffers -------------------------------------------------------------------------------------------------
+# ---- buffers -------------------------------------------------------------------------------------
 
 class HostBuffer:
     def __init__(self, nbytes: int) -> None: ...
@@ -43,7 +44,20 @@ class HostBuffer:
 
 def buffer_info(buffer: object, writable: bool = False) -> tuple[int, int, bool]: ...
 
-# ---- verbs ---------------------------------------------------------------------------------------------------
+# ---- faults on purpose, for tests ----------------------------------------------------------------
+
+class testing:
+    @staticmethod
+    def faulty_device(
+        provider: str,
+        failing_call: int,
+        verb_names: Sequence[str] | None = None,
+        name: str = "",
+    ) -> Device: ...
+    @staticmethod
+    def counted_calls(provider: str) -> int: ...
+
+# ---- verbs ---------------------------------------------------------------------------------------
 
 class Access(enum.IntFlag):
     NONE = 0
@@ -123,46 +137,80 @@ class WorkCompletionStatus(enum.IntEnum):
     GENERAL_ERROR = 21
 
 class PortAttributes:
-    number: int
-    state: PortState
-    link_layer: LinkLayer
-    active_mtu: int
-    max_mtu: int
-    lid: int
-    max_message_bytes: int
-    gid_table_length: int
-    pkey_table_length: int
-    gigabits_per_second: float
+    @property
+    def number(self) -> int: ...
+    @property
+    def state(self) -> PortState: ...
+    @property
+    def link_layer(self) -> LinkLayer: ...
+    @property
+    def active_mtu(self) -> int: ...
+    @property
+    def max_mtu(self) -> int: ...
+    @property
+    def lid(self) -> int: ...
+    @property
+    def max_message_bytes(self) -> int: ...
+    @property
+    def gid_table_length(self) -> int: ...
+    @property
+    def pkey_table_length(self) -> int: ...
+    @property
+    def gigabits_per_second(self) -> float: ...
 
 class GidEntry:
-    index: int
-    gid: str
-    type: GidType
-    network_device: str
+    @property
+    def index(self) -> int: ...
+    @property
+    def gid(self) -> str: ...
+    @property
+    def type(self) -> GidType: ...
+    @property
+    def network_device(self) -> str: ...
 
 class AsyncEvent:
-    type: int
-    name: str
-    queue_pair_number: int
-    port: int
+    @property
+    def type(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def queue_pair_number(self) -> int: ...
+    @property
+    def port(self) -> int: ...
 
 class DeviceLimits:
-    max_mr_size: int
-    max_qp: int
-    max_qp_wr: int
-    max_sge: int
-    max_sge_rd: int
-    max_cq: int
-    max_cqe: int
-    max_mr: int
-    max_pd: int
-    max_qp_rd_atom: int
-    max_qp_init_rd_atom: int
-    max_srq: int
-    max_srq_wr: int
-    max_srq_sge: int
-    max_pkeys: int
-    atomics: bool
+    @property
+    def max_mr_size(self) -> int: ...
+    @property
+    def max_qp(self) -> int: ...
+    @property
+    def max_qp_wr(self) -> int: ...
+    @property
+    def max_sge(self) -> int: ...
+    @property
+    def max_sge_rd(self) -> int: ...
+    @property
+    def max_cq(self) -> int: ...
+    @property
+    def max_cqe(self) -> int: ...
+    @property
+    def max_mr(self) -> int: ...
+    @property
+    def max_pd(self) -> int: ...
+    @property
+    def max_qp_rd_atom(self) -> int: ...
+    @property
+    def max_qp_init_rd_atom(self) -> int: ...
+    @property
+    def max_srq(self) -> int: ...
+    @property
+    def max_srq_wr(self) -> int: ...
+    @property
+    def max_srq_sge(self) -> int: ...
+    @property
+    def max_pkeys(self) -> int: ...
+    @property
+    def atomics(self) -> bool: ...
 
 class _Closable:
     @property
@@ -486,7 +534,12 @@ class QueuePair(_Closable):
         hop_limit: int = 64,
     ) -> None: ...
     def to_ready_to_send(
-        self, *, timeout: int = 14, retry_count: int = 7, rnr_retry: int = 7, max_rd_atomic: int = 16
+        self,
+        *,
+        timeout: int = 14,
+        retry_count: int = 7,
+        rnr_retry: int = 7,
+        max_rd_atomic: int = 16,
     ) -> None: ...
     def to_error(self) -> None: ...
     def connect(
@@ -509,4 +562,4 @@ class QueuePair(_Closable):
     def post_send(self, work: SendWork | Sequence[SendWork]) -> None: ...
     def post_receive(self, work: ReceiveWork | Sequence[ReceiveWork]) -> None: ...
 
-# ---- messaging -----------------------------------------------------------------------------------------------
+# ---- messaging -----------------------------------------------------------------------------------

@@ -136,6 +136,12 @@ void bind_buffers(py::module_& module) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(buffer.data()),
                                static_cast<py::ssize_t>(buffer.bytes()));
       });
+#if PY_VERSION_HEX < 0x030C0000
+  // What newer Pythons add to every type with the buffer protocol (PEP 688).
+  type.def(
+      "__buffer__", [](const py::object& self, int) { return py::memoryview(self); }, py::arg("flags"),
+      py::pos_only());
+#endif
   host_buffer_type = reinterpret_cast<PyTypeObject*>(type.ptr());
 
   module.def(

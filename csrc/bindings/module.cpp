@@ -21,8 +21,6 @@ py::dict count_live_objects() {
 }
 
 void bind_all(py::module_& module) {
-  py::options options;
-  options.disable_function_signatures();  // _C.pyi has them, typed
   module.doc() = "The native core of rdmatx. Use it through `rdmatx` and `rdmatx.verbs`.";
   bind_errors(module);
   bind_buffers(module);

@@ -193,6 +193,11 @@ void bind_completions(py::module_& module) {
       module, "CompletionChannel",
       "A descriptor that becomes readable when an armed completion queue gets a "
       "completion (ibv_create_comp_channel(3)). It is non-blocking.");
+  py::class_<PyCompletionQueue> queue(
+      module, "CompletionQueue",
+      "A completion queue (ibv_create_cq(3)) with room for at least `entries` completions. One that overruns "
+      "is dead:\n"
+      "make it as deep as all work that can be outstanding on it. May be polled from any thread.");
   channel
       .def(py::init([](const PyDevice& device) {
              return PyCompletionChannel(without_gil([&] { return CompletionChannel::create(device.get()); }));
@@ -207,11 +212,6 @@ void bind_completions(py::module_& module) {
            "empty. `timeout` in seconds, None is no limit; raises TimeoutError (ibv_get_cq_event(3)).");
   bind_closing(channel);
 
-  py::class_<PyCompletionQueue> queue(
-      module, "CompletionQueue",
-      "A completion queue (ibv_create_cq(3)) with room for at least `entries` completions. One that overruns "
-      "is dead:\n"
-      "make it as deep as all work that can be outstanding on it. May be polled from any thread.");
   queue
       .def(py::init([](const PyDevice& device, int entries, const PyCompletionChannel* with_channel) {
              const auto shared_channel = with_channel ? with_channel->get() : nullptr;
