@@ -39,6 +39,8 @@ SUCCESS = WorkCompletionStatus.SUCCESS
 LOCAL_FAULT = ("LOCAL_PROTECTION_ERROR", "LOCAL_QP_OPERATION_ERROR", "FLUSHED")
 # A message longer than the receive is a local length error; rxe says QP operation error.
 RECEIVE_TOO_SHORT = ("LOCAL_LENGTH_ERROR", "LOCAL_QP_OPERATION_ERROR")
+# Its sender hears of an invalid request, or of the operation error that the receiver made of it.
+SENT_TOO_MUCH = ("REMOTE_INVALID_REQUEST", "REMOTE_OPERATION_ERROR")
 # An operation that the target queue pair's access flags exclude: refused as not supported or not allowed.
 QUEUE_PAIR_REFUSES = ("REMOTE_ACCESS_ERROR", "REMOTE_INVALID_REQUEST")
 # Seconds to wait for what must happen. Not a measurement: a device that works is done long before.

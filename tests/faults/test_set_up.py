@@ -18,26 +18,26 @@ from rdmatx.verbs import Device
 from tests import leaks
 from tests.conformance.ends import End, all_succeeded, connect, usable_gid_index
 
-Path = Callable[[Device], None]
+Path = Callable[[Device, int], None]
 # More calls than any path makes: a plan that never runs out is a mistake of the test.
 MOST_CALLS = 200
 
 
-def open_device(device: Device) -> None:
+def open_device(device: Device, _: int) -> None:
     device.query_port(1)
 
 
-def queue_pair(device: Device) -> None:
+def queue_pair(device: Device, _: int) -> None:
     """Everything a queue pair needs, not connected."""
     End(device, 0).close()
 
 
-def queue_pair_with_everything(device: Device) -> None:
+def queue_pair_with_everything(device: Device, _: int) -> None:
     """A completion channel and a shared receive queue as well."""
     End(device, 0, channel=True, shared_receives=8).close()
 
 
-def registration(device: Device) -> None:
+def registration(device: Device, _: int) -> None:
     end = End(device, 0)
     try:
         for nbytes in (64, 1 << 16, 1 << 20):
@@ -46,9 +46,8 @@ def registration(device: Device) -> None:
         end.close()
 
 
-def connection(device: Device) -> None:
+def connection(device: Device, index: int) -> None:
     """Two connected queue pairs that have moved something."""
-    index = usable_gid_index(device)
     one = End(device, index)
     try:
         other = End(device, index)
@@ -67,37 +66,44 @@ def connection(device: Device) -> None:
 PATHS = [open_device, queue_pair, queue_pair_with_everything, registration, connection]
 
 
+@pytest.fixture
+def gid_index(provider: str, device_name: str | None) -> int:
+    """Looked up beforehand: a device with a thousand GIDs has a thousand calls here."""
+    with Device(device_name, provider=provider) as device:
+        return usable_gid_index(device)
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
 def test_failing_call_leaves_nothing_open(
-    provider: str, device_name: str | None, path: Path
+    provider: str, device_name: str | None, gid_index: int, path: Path
 ) -> None:
-    name = device_name or ""
-    with _C.testing.faulty_device(provider, 0, name=name) as device:
-        path(device)
+    def run(failing: int) -> None:
+        faulty = _C.testing.faulty_device(provider, failing, name=device_name or "")
+        with faulty as device:
+            path(device, gid_index)
+
+    run(0)
     calls = _C.testing.counted_calls(provider)
     assert 0 < calls < MOST_CALLS
     before = leaks.snapshot()
     for failing in range(1, calls + 1):
         with pytest.raises(VerbsError) as caught:
-            run_with_fault(path, provider, failing, name)
+            run(failing)
         assert caught.value.errno == errno.ENOMEM, f"call {failing}: {caught.value}"
         assert str(caught.value).startswith("ibv_"), f"call {failing}: {caught.value}"
         del caught
         leaks.check(before)
-    run_with_fault(path, provider, 0, name)
-
-
-def run_with_fault(path: Path, provider: str, failing: int, name: str) -> None:
-    with _C.testing.faulty_device(provider, failing, name=name) as device:
-        path(device)
+    run(0)
 
 
 @pytest.mark.parametrize(
     "verb",
     ["open_device", "alloc_pd", "create_cq", "create_qp", "reg_mr", "modify_qp", "query_gid_ex"],
 )
-def test_verb_that_fails_is_named(provider: str, device_name: str | None, verb: str) -> None:
+def test_verb_that_fails_is_named(
+    provider: str, device_name: str | None, gid_index: int, verb: str
+) -> None:
     """The first call of one verb fails: the error says which verb it was."""
     expected = pytest.raises(VerbsError, match=f"ibv_{verb.removesuffix('_ex')}")
     with expected, _C.testing.faulty_device(provider, 1, [verb], device_name or "") as device:
-        connection(device)
+        connection(device, gid_index)

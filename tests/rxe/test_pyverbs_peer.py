@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdmatx.verbs import Address, Device, LinkLayer, SendWork
 
+from rdmatx.verbs import Address, Device, LinkLayer, SendWork
 from tests.conformance.ends import PATIENCE, End, all_succeeded, pattern, usable_gid_index
 from tests.lanes import lane_missing
 
