@@ -306,9 +306,8 @@ void bind_context(py::module_& module) {
           },
           py::arg("buffer"), py::arg("access"))
       .def("describe", &Context::describe)
-      .def_property_readonly("device", [](const Context& self) { return self.device().name(); })
-      .def_property_readonly("provider",
-                             [](const Context& self) { return self.device().attributes().provider; })
+      .def_property_readonly("device", [](const Context& self) { return self.device_name(); })
+      .def_property_readonly("provider", [](const Context& self) { return self.provider(); })
       .def_property_readonly("timeout", &Context::default_timeout);
   bind_closing(type, "Closes what was made from it.");
 }

@@ -7,23 +7,23 @@
 
 namespace rdmatx {
 
-std::shared_ptr<Connection> Connection::create(std::shared_ptr<ContextResources> resources,
+std::shared_ptr<Connection> Connection::create(const ContextResources& resources,
                                                std::unique_ptr<Channel> channel, BootstrapSocket socket,
                                                Path path, SlotCounts peer_slots, std::string peer) {
-  std::shared_ptr<Connection> connection(new Connection(std::move(resources), std::move(channel),
-                                                        std::move(socket), std::move(path), peer_slots,
-                                                        std::move(peer)));
-  connection->resources_->progress->add(connection, connection->socket_.fd());
+  std::shared_ptr<Connection> connection(new Connection(resources, std::move(channel), std::move(socket),
+                                                        std::move(path), peer_slots, std::move(peer)));
+  connection->waiting_.progress->add(connection, connection->socket_.fd());
   return connection;
 }
 
-Connection::Connection(std::shared_ptr<ContextResources> resources, std::unique_ptr<Channel> channel,
+Connection::Connection(const ContextResources& resources, std::unique_ptr<Channel> channel,
                        BootstrapSocket socket, Path path, SlotCounts peer_slots, std::string peer)
-    : resources_(std::move(resources)),
+    : waiting_(resources.waiting),
+      domain_(resources.domain),
       peer_(std::move(peer)),
       path_(std::move(path)),
       channel_(std::move(channel)),
-      completion_queue_(channel_->completion_queue()),
+      completion_queue_(channel_->completion_queue().get()),
       limits_(channel_->limits(path_.max_message_bytes)),
       exchange_(*channel_, peer_),
       socket_(std::move(socket)) {
@@ -31,7 +31,7 @@ Connection::Connection(std::shared_ptr<ContextResources> resources, std::unique_
 }
 
 void Connection::check_usable() const {
-  check_not_forked(resources_->generation);
+  check_not_forked(waiting_.generation);
 }
 
 void Connection::check_open() const {
@@ -40,11 +40,17 @@ void Connection::check_open() const {
   if (failure_) std::rethrow_exception(failure_);
 }
 
+std::shared_ptr<ProtectionDomain> Connection::usable_domain() {
+  const CallerLock lock(*this);
+  if (state_ != State::peer_closed) check_open();
+  return domain_;
+}
+
 std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t tag) {
   auto request = std::make_shared<Request>(RequestKind::send, tag, std::move(memory));
   // Outside the lock: it may take long.
   if (!Exchange::is_eager(request->capacity()))
-    request->register_memory(resources_->domain, Access::none, limits_);
+    request->register_memory(usable_domain(), Access::none, limits_);
   const CallerLock lock(*this);
   check_open();
   exchange_.check_late_refusal();
@@ -55,7 +61,7 @@ std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t
 std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, uint64_t tag) {
   auto request = std::make_shared<Request>(RequestKind::receive, tag, std::move(memory));
   if (!Exchange::is_eager(request->capacity()))
-    request->register_memory(resources_->domain, Access::local_write | Access::remote_write, limits_);
+    request->register_memory(usable_domain(), Access::local_write | Access::remote_write, limits_);
   const CallerLock lock(*this);
   if (state_ != State::peer_closed || !exchange_.has_message(tag)) check_open();
   guarded([&] { exchange_.receive(request); });
@@ -71,7 +77,7 @@ std::shared_ptr<Request> Connection::start_transfer(RequestKind kind, OperationM
   if (is_write && request->capacity() <= limits_.inline_bytes)
     request->use_inline();
   else
-    request->register_memory(resources_->domain, is_write ? Access::none : Access::local_write, limits_);
+    request->register_memory(usable_domain(), is_write ? Access::none : Access::local_write, limits_);
   const RemotePart remote{key.address + offset, request->capacity(), key.key};
   const CallerLock lock(*this);
   check_open();
@@ -89,7 +95,7 @@ void Connection::send(OperationMemory memory, uint64_t tag, std::optional<double
     guarded([&] { sent = exchange_.try_send(tag, memory.data, memory.bytes); });
     if (sent) return;
   }
-  const Deadline deadline = resources_->deadline(timeout);
+  const Deadline deadline = waiting_.deadline(timeout);
   finish(start_send(std::move(memory), tag), deadline, true);
 }
 
@@ -105,7 +111,7 @@ uint64_t Connection::receive(OperationMemory memory, uint64_t tag, std::optional
     if (received) return bytes;
     if (!exchange_.has_message(tag)) check_open();
   }
-  const Deadline deadline = resources_->deadline(timeout);
+  const Deadline deadline = waiting_.deadline(timeout);
   const std::shared_ptr<Request> request = start_receive(std::move(memory), tag);
   finish(request, deadline, true);
   return request->bytes();
@@ -124,14 +130,14 @@ std::shared_ptr<Request> Connection::ireceive(OperationMemory memory, uint64_t t
 void Connection::write(OperationMemory memory, const RemoteKey& key, uint64_t offset,
                        std::optional<double> timeout) {
   check_usable();
-  const Deadline deadline = resources_->deadline(timeout);
+  const Deadline deadline = waiting_.deadline(timeout);
   finish(start_transfer(RequestKind::write, std::move(memory), key, offset), deadline, false);
 }
 
 void Connection::read(OperationMemory memory, const RemoteKey& key, uint64_t offset,
                       std::optional<double> timeout) {
   check_usable();
-  const Deadline deadline = resources_->deadline(timeout);
+  const Deadline deadline = waiting_.deadline(timeout);
   finish(start_transfer(RequestKind::read, std::move(memory), key, offset), deadline, false);
 }
 
@@ -147,7 +153,7 @@ std::shared_ptr<Request> Connection::iread(OperationMemory memory, const RemoteK
 
 void Connection::wait(const std::shared_ptr<Request>& request, std::optional<double> timeout) {
   check_usable();
-  finish(request, resources_->deadline(timeout), false);
+  finish(request, waiting_.deadline(timeout), false);
 }
 
 bool Connection::done(const Request& request) {
@@ -164,7 +170,7 @@ void Connection::finish(const std::shared_ptr<Request>& request, const Deadline&
   };
   bool in_time = false;
   try {
-    in_time = resources_->progress->wait(this, finished, deadline);
+    in_time = waiting_.progress->wait(this, finished, deadline);
   } catch (...) {
     // Interrupted: nobody will ask for this operation any more.
     take_back();

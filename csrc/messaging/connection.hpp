@@ -17,19 +17,25 @@
 
 namespace rdmatx {
 
-/// What the connections of a context share. Immutable after construction.
-struct ContextResources {
-  std::shared_ptr<ProtectionDomain> domain;
-  std::shared_ptr<CompletionChannel> events;
+/// What outlives the closing of a context: how its threads wait. Immutable after construction.
+struct Waiting {
   std::shared_ptr<Progress> progress;
   double default_timeout = 60;
   int generation = process_generation();
 
-  const std::shared_ptr<Device>& device() const noexcept { return domain->device(); }
   /// Nothing is the context's default.
   Deadline deadline(std::optional<double> seconds) const {
     return Deadline(seconds.value_or(default_timeout));
   }
+};
+
+/// What is made from a context is made of: given up when it is closed. Immutable after construction.
+struct ContextResources {
+  std::shared_ptr<ProtectionDomain> domain;
+  std::shared_ptr<CompletionChannel> events;
+  Waiting waiting;
+
+  const std::shared_ptr<Device>& device() const noexcept { return domain->device(); }
 };
 
 /// A connection to one peer: messages with tags, and reads and writes of its registered memory.
@@ -42,7 +48,7 @@ struct ContextResources {
 class RDMATX_API Connection final : public Progressing, public std::enable_shared_from_this<Connection> {
  public:
   /// Of an endpoint that has finished its handshake (establish.hpp).
-  static std::shared_ptr<Connection> create(std::shared_ptr<ContextResources> resources,
+  static std::shared_ptr<Connection> create(const ContextResources& resources,
                                             std::unique_ptr<Channel> channel, BootstrapSocket socket,
                                             Path path, SlotCounts peer_slots, std::string peer);
   ~Connection() override;
@@ -80,7 +86,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void arm() noexcept override;
   void event_came() noexcept override { armed_.store(false, std::memory_order_release); }
   bool wants_polling() const noexcept override { return wants_polling_.load(std::memory_order_relaxed); }
-  const CompletionQueue* completion_queue() const noexcept override { return completion_queue_.get(); }
+  const CompletionQueue* completion_queue() const noexcept override { return completion_queue_; }
 
  private:
   enum class State : uint8_t { open, peer_closed, failed, closed };
@@ -102,8 +108,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
     Connection& connection_;
   };
 
-  Connection(std::shared_ptr<ContextResources> resources, std::unique_ptr<Channel> channel,
-             BootstrapSocket socket, Path path, SlotCounts peer_slots, std::string peer);
+  Connection(const ContextResources& resources, std::unique_ptr<Channel> channel, BootstrapSocket socket,
+             Path path, SlotCounts peer_slots, std::string peer);
 
   void check_usable() const;
   std::shared_ptr<Request> start_send(OperationMemory memory, uint64_t tag);
@@ -112,6 +118,9 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
                                           uint64_t offset);
   void finish(const std::shared_ptr<Request>& request, const Deadline& deadline, bool withdraw);
   [[noreturn]] void time_out(const Request& request, double seconds, bool withdrawn);
+
+  /// For registrations, which are made outside the lock. Throws where the connection has ended.
+  std::shared_ptr<ProtectionDomain> usable_domain();
 
   // Under the lock.
   void check_open() const;
@@ -135,7 +144,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::exception_ptr peer_lost(const std::string& why) const;
   void shut_down() noexcept;
 
-  std::shared_ptr<ContextResources> resources_;
+  const Waiting waiting_;
+  std::shared_ptr<ProtectionDomain> domain_;  // under the lock; given up when closed
   const std::string peer_;
   const Path path_;
   std::mutex mutex_;
@@ -146,7 +156,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::atomic<bool> quiet_{false};  // while closing: everything that was posted has completed
 
   std::unique_ptr<Channel> channel_;
-  std::shared_ptr<CompletionQueue> completion_queue_;
+  const CompletionQueue* const completion_queue_;  // to be recognized by, never used
   const TransferLimits limits_;
   Exchange exchange_;
   BootstrapSocket socket_;

@@ -62,7 +62,7 @@ bool Connection::poll() {
     wants_polling_.store(exchange_.has_transfers(), std::memory_order_relaxed);
     quiet_.store(goodbye_posted_ && channel_->idle(), std::memory_order_release);
   }
-  if (count > 0) resources_->progress->wake();
+  if (count > 0) waiting_.progress->wake();
   return count > 0;
 }
 
@@ -110,7 +110,7 @@ void Connection::read_socket() {
       break;
   }
   peer_ended_at_ = Clock::now();
-  resources_->progress->unwatch(socket_.fd());
+  waiting_.progress->unwatch(socket_.fd());
 }
 
 // Called when the completion queue is empty, so that what the peer sent before its end is handled first.
@@ -152,12 +152,12 @@ void Connection::fail(std::exception_ptr failure, State state, const std::string
   exchange_.fail_all(failure_);
   if (socket_) {
     if (!word_to_peer.empty()) socket_.send_now(encode(RecordKind::failed, word_to_peer));
-    resources_->progress->unwatch(socket_.fd());
+    waiting_.progress->unwatch(socket_.fd());
     socket_.close();
   }
   if (log_enabled(LogLevel::info))
     log(LogLevel::info, "connection to " + peer_ + " ended: " + first_line(failure_));
-  resources_->progress->wake();
+  waiting_.progress->wake();
 }
 
 std::exception_ptr Connection::peer_lost(const std::string& why) const {
@@ -182,14 +182,14 @@ void Connection::arm() noexcept {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || state_ != State::open || armed_.exchange(true)) return;
   try {
-    completion_queue_->arm();
+    channel_->completion_queue()->arm();
   } catch (...) {
     fail(std::current_exception(), State::failed);
   }
 }
 
 void Connection::close() {
-  if (process_generation() != resources_->generation) return;  // the parent's: left alone
+  if (process_generation() != waiting_.generation) return;  // the parent's: left alone
   bool linger = false;
   {
     const CallerLock lock(*this);
@@ -201,7 +201,7 @@ void Connection::close() {
   std::exception_ptr interrupted;
   if (linger) {
     try {
-      resources_->progress->wait(
+      waiting_.progress->wait(
           this, [this] { return quiet_.load(std::memory_order_acquire); }, Deadline(linger_seconds));
     } catch (...) {
       interrupted = std::current_exception();
@@ -211,7 +211,7 @@ void Connection::close() {
     const CallerLock lock(*this);
     shut_down();
   }
-  resources_->progress->wake();
+  waiting_.progress->wake();
   if (interrupted) std::rethrow_exception(interrupted);
 }
 
@@ -222,9 +222,11 @@ void Connection::shut_down() noexcept {
   channel_->destroy();
   exchange_.fail_all(std::make_exception_ptr(
       ClosedError("the connection to " + peer_ + " was closed while this operation was pending")));
-  resources_->progress->remove(this, socket);
+  waiting_.progress->remove(this, socket);
   if (was_open && socket_) socket_.send_now(encode(RecordKind::goodbye));
   socket_.close();
+  channel_.reset();  // after fail_all() the exchange leaves it alone
+  domain_.reset();
   closed_.store(true, std::memory_order_release);
 }
 

@@ -13,8 +13,8 @@ std::shared_ptr<ContextResources> open_resources(std::shared_ptr<Device> device,
   auto resources = std::make_shared<ContextResources>();
   resources->domain = ProtectionDomain::create(device);
   resources->events = CompletionChannel::create(std::move(device));
-  resources->progress = std::make_shared<Progress>(resources->events);
-  resources->default_timeout = default_timeout;
+  resources->waiting.progress = std::make_shared<Progress>(resources->events);
+  resources->waiting.default_timeout = default_timeout;
   return resources;
 }
 
@@ -32,7 +32,7 @@ Access verbs_access(uint16_t access, bool readonly) {
 
 Region::Region(std::shared_ptr<ContextResources> resources, OperationMemory memory, bool readonly,
                uint16_t access)
-    : generation_(resources->generation),
+    : generation_(resources->waiting.generation),
       data_(memory.data),
       bytes_(memory.bytes),
       readonly_(readonly),
@@ -83,7 +83,10 @@ Context::Context(const std::string& device, Provider provider, double default_ti
     : Context(open_device(device, provider), default_timeout) {}
 
 Context::Context(std::shared_ptr<Device> device, double default_timeout)
-    : resources_(open_resources(std::move(device), default_timeout)) {}
+    : resources_(open_resources(std::move(device), default_timeout)),
+      waiting_(resources_->waiting),
+      device_(resources_->device()->name()),
+      provider_(resources_->device()->attributes().provider) {}
 
 Context::~Context() {
   try {
@@ -93,10 +96,11 @@ Context::~Context() {
   }
 }
 
-void Context::check_usable() const {
-  check_not_forked(resources_->generation);
+std::shared_ptr<ContextResources> Context::usable() const {
+  check_not_forked(waiting_.generation);
   const std::lock_guard lock(mutex_);
-  if (closed_) throw ClosedError("the context was closed: open a new one");
+  if (!resources_) throw ClosedError("the context was closed: open a new one");
+  return resources_;
 }
 
 template <typename T>
@@ -105,7 +109,7 @@ void Context::remember(std::vector<std::weak_ptr<T>>& list, const std::shared_pt
     const std::lock_guard lock(mutex_);
     // Swept when it has doubled, so that thousands of short-lived ones cost nothing.
     if (list.size() == list.capacity()) std::erase_if(list, [](const auto& weak) { return weak.expired(); });
-    if (!closed_) {
+    if (resources_) {
       list.push_back(object);
       return;
     }
@@ -115,15 +119,13 @@ void Context::remember(std::vector<std::weak_ptr<T>>& list, const std::shared_pt
 }
 
 std::shared_ptr<Listener> Context::listen(const std::string& address) {
-  check_usable();
-  auto listener = std::make_shared<Listener>(resources_, address);
+  auto listener = std::make_shared<Listener>(usable(), address);
   remember(listeners_, listener);
   return listener;
 }
 
 std::shared_ptr<Connection> Context::connect(const std::string& address, std::optional<double> timeout) {
-  check_usable();
-  auto connection = establish(resources_, address, resources_->deadline(timeout));
+  auto connection = establish(usable(), address, waiting_.deadline(timeout));
   if (closed()) {
     connection->close();
     throw ClosedError("the context was closed meanwhile: open a new one");
@@ -132,18 +134,17 @@ std::shared_ptr<Connection> Context::connect(const std::string& address, std::op
 }
 
 std::shared_ptr<Region> Context::register_memory(OperationMemory memory, bool readonly, uint16_t access) {
-  check_usable();
-  auto region = std::make_shared<Region>(resources_, std::move(memory), readonly, access);
+  auto region = std::make_shared<Region>(usable(), std::move(memory), readonly, access);
   remember(regions_, region);
   return region;
 }
 
 void Context::close() {
-  if (process_generation() != resources_->generation) return;  // the parent's: left alone
+  if (process_generation() != waiting_.generation) return;  // the parent's: left alone
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return;
-    closed_ = true;
+    if (!resources_) return;
+    resources_.reset();
   }
   std::exception_ptr interrupted;
   const auto close_all = [&](const auto& list) {
@@ -157,24 +158,26 @@ void Context::close() {
   };
   // Without listeners no new connection comes; progress knows them all, those that were accepted too.
   close_all(listeners_);
-  close_all(*resources_->progress->connections());
+  close_all(*waiting_.progress->connections());
   close_all(regions_);
+  waiting_.progress->stop();
   if (interrupted) std::rethrow_exception(interrupted);
 }
 
 bool Context::closed() const {
   const std::lock_guard lock(mutex_);
-  return closed_;
+  return !resources_;
 }
 
 std::string Context::describe() const {
-  const DeviceAttributes& attributes = device().attributes();
+  const std::shared_ptr<Device> device = usable()->device();
+  const DeviceAttributes& attributes = device->attributes();
   std::string text = "device " + attributes.name + ", provider " + attributes.provider;
   for (int number = 1; number <= attributes.port_count; ++number) {
-    const PortAttributes port = device().query_port(number);
+    const PortAttributes port = device->query_port(number);
     text += "\n  port " + std::to_string(number) + ": " + port_state_name(port.state) + ", " +
             link_layer_name(port.link_layer) + ", MTU " + std::to_string(port.active_mtu);
-    for (const GidEntry& entry : device().query_gids(number))
+    for (const GidEntry& entry : device->query_gids(number))
       text += "\n    GID " + std::to_string(entry.index) + ": " + entry.gid.text() + " (" +
               gid_type_name(entry.type) + ")";
   }

@@ -62,19 +62,23 @@ class RDMATX_API Context {
   void close();
   bool closed() const;
 
-  const Device& device() const noexcept { return *resources_->device(); }
-  double default_timeout() const noexcept { return resources_->default_timeout; }
+  const std::string& device_name() const noexcept { return device_; }
+  const std::string& provider() const noexcept { return provider_; }
+  double default_timeout() const noexcept { return waiting_.default_timeout; }
   /// A few lines: the device, its ports and addresses.
   std::string describe() const;
 
  private:
-  void check_usable() const;
+  /// Throws ClosedError after close(), UsageError in a forked child.
+  std::shared_ptr<ContextResources> usable() const;
   template <typename T>
   void remember(std::vector<std::weak_ptr<T>>& list, const std::shared_ptr<T>& object);
 
-  std::shared_ptr<ContextResources> resources_;
   mutable std::mutex mutex_;
-  bool closed_ = false;
+  std::shared_ptr<ContextResources> resources_;  // under the lock; null once closed
+  const Waiting waiting_;
+  const std::string device_;
+  const std::string provider_;
   std::vector<std::weak_ptr<Listener>> listeners_;
   std::vector<std::weak_ptr<Region>> regions_;
 };

@@ -77,8 +77,8 @@ void Endpoint::connect(const HandshakeRecord& peer, size_t local, size_t remote,
 }
 
 std::shared_ptr<Connection> Endpoint::finish(BootstrapSocket socket, std::string peer) {
-  return Connection::create(resources_, std::move(channel_), std::move(socket), std::move(path_), peer_slots_,
-                            std::move(peer));
+  return Connection::create(*resources_, std::move(channel_), std::move(socket), std::move(path_),
+                            peer_slots_, std::move(peer));
 }
 
 std::shared_ptr<Connection> establish(const std::shared_ptr<ContextResources>& resources,

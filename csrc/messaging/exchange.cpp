@@ -37,14 +37,15 @@ bool Exchange::try_receive(uint64_t tag, void* data, uint64_t capacity, uint64_t
 }
 
 void Exchange::receive(std::shared_ptr<Request> request) {
-  auto arrived = matcher_.take_arrived(request->tag());
+  const uint64_t tag = request->tag();
+  auto arrived = matcher_.take_arrived(tag);
   if (!arrived) {
-    matcher_.post(request->tag(), std::move(request));
+    matcher_.post(tag, std::move(request));
     return;
   }
   settle(*arrived);
   MessageHeader header{};
-  header.tag = request->tag();
+  header.tag = tag;
   header.bytes = arrived->bytes;
   header.id = arrived->id;
   if (arrived->id == 0)

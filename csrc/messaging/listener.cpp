@@ -21,7 +21,8 @@ constexpr int backlog = 128;
 }  // namespace
 
 Listener::Listener(std::shared_ptr<ContextResources> resources, const std::string& address)
-    : resources_(std::move(resources)),
+    : waiting_(resources->waiting),
+      resources_(std::move(resources)),
       socket_(listen_on(address, backlog)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       address_(own_address(socket_.get())) {
@@ -35,10 +36,10 @@ Listener::~Listener() {
 }
 
 std::shared_ptr<Connection> Listener::accept(std::optional<double> timeout) {
-  check_not_forked(resources_->generation);
-  const Deadline deadline = resources_->deadline(timeout);
+  check_not_forked(waiting_.generation);
+  const Deadline deadline = waiting_.deadline(timeout);
   for (;;) {
-    const bool in_time = resources_->progress->wait(
+    const bool in_time = waiting_.progress->wait(
         nullptr, [this] { return closed() || ready_count_.load(std::memory_order_acquire) > 0; }, deadline);
     if (closed()) throw ClosedError("the listener at " + address_ + " was closed");
     if (!in_time)
@@ -55,12 +56,13 @@ std::shared_ptr<Connection> Listener::accept(std::optional<double> timeout) {
 }
 
 void Listener::close() {
-  if (process_generation() != resources_->generation) return;  // the thread and the sockets are the parent's
+  if (process_generation() != waiting_.generation) return;  // the thread and the sockets are the parent's
   const std::lock_guard closing(close_mutex_);
   if (closed_.exchange(true)) return;
   const uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
   thread_.reset();
+  resources_.reset();
   forget_descriptor(socket_.get());
   socket_.reset();
   std::deque<std::shared_ptr<Connection>> left;
@@ -70,7 +72,7 @@ void Listener::close() {
     ready_count_ = 0;
   }
   for (const auto& connection : left) connection->close();
-  resources_->progress->wake();
+  waiting_.progress->wake();
 }
 
 void Listener::run() {
@@ -154,7 +156,7 @@ void Listener::deliver(std::shared_ptr<Connection> connection) {
     ready_.push_back(std::move(connection));
     ready_count_.store(ready_.size(), std::memory_order_release);
   }
-  resources_->progress->wake();
+  waiting_.progress->wake();
 }
 
 }  // namespace rdmatx

@@ -47,7 +47,8 @@ class RDMATX_API Listener {
   void answer(Half& half, const BootstrapSocket::Record& record);
   void deliver(std::shared_ptr<Connection> connection);
 
-  std::shared_ptr<ContextResources> resources_;
+  const Waiting waiting_;
+  std::shared_ptr<ContextResources> resources_;  // of the thread; given up when closed
   UniqueFd socket_;
   UniqueFd wake_;
   std::string address_;

@@ -202,6 +202,7 @@ bool Progress::sleep(Progressing* first, const std::function<bool()>& done, cons
     return done();
   }
   watched_ = true;
+  const std::shared_ptr<CompletionChannel> events = events_;
   lock.unlock();
   struct Hand {  // the watch goes to one of the others
     Progress& progress;
@@ -217,12 +218,12 @@ bool Progress::sleep(Progressing* first, const std::function<bool()>& done, cons
     if (const auto connection = weak.lock()) connection->arm();
   // What completed before a queue was armed gives no event.
   if (look(first, true) || done()) return done();
-  watch_descriptors(seconds);
+  watch_descriptors(events.get(), seconds);
   look(first, true);
   return done();
 }
 
-void Progress::watch_descriptors(double seconds) {
+void Progress::watch_descriptors(CompletionChannel* events, double seconds) {
   epoll_event ready[16];
   const int count = ::epoll_wait(epoll_.get(), ready, 16, static_cast<int>(seconds * 1000) + 1);
   bool peers = false;
@@ -231,8 +232,8 @@ void Progress::watch_descriptors(double seconds) {
     if (fd == wake_.get()) {
       uint64_t value = 0;
       [[maybe_unused]] const auto taken = ::read(fd, &value, sizeof value);
-    } else if (fd == events_->fd()) {
-      take_events();
+    } else if (events && fd == events->fd()) {
+      take_events(*events);
     } else {
       peers = true;
     }
@@ -240,13 +241,19 @@ void Progress::watch_descriptors(double seconds) {
   if (peers) look_at_peers();
 }
 
-void Progress::take_events() {
-  while (const auto queue = events_->get_event(0)) {
+void Progress::take_events(CompletionChannel& events) {
+  while (const auto queue = events.get_event(0)) {
     for (const auto& weak : *connections()) {
       const auto connection = weak.lock();
       if (connection && connection->completion_queue() == queue.get()) connection->event_came();
     }
   }
+}
+
+void Progress::stop() noexcept {
+  std::shared_ptr<CompletionChannel> gone;
+  const std::lock_guard lock(sleep_mutex_);
+  gone = std::move(events_);
 }
 
 void Progress::wake_sleepers() noexcept {

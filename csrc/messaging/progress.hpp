@@ -62,6 +62,9 @@ class Progress {
   /// most often. Throws what the interrupt check throws.
   bool wait(Progressing* first, const std::function<bool()>& done, const Deadline& deadline);
 
+  /// Gives the completion channel up; threads that still wait go on without it.
+  void stop() noexcept;
+
   /// Something finished that a sleeping thread may wait for. Cheap where none sleeps.
   void wake() noexcept {
     if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_sleepers();
@@ -71,11 +74,11 @@ class Progress {
   bool look(Progressing* first, bool all);
   void look_at_peers();
   bool sleep(Progressing* first, const std::function<bool()>& done, const Deadline& deadline);
-  void watch_descriptors(double seconds);
-  void take_events();
+  void watch_descriptors(CompletionChannel* events, double seconds);
+  void take_events(CompletionChannel& events);
   void wake_sleepers() noexcept;
 
-  std::shared_ptr<CompletionChannel> events_;
+  std::shared_ptr<CompletionChannel> events_;  // under sleep_mutex_; null once stopped
   UniqueFd epoll_;
   UniqueFd wake_;
   mutable std::mutex list_mutex_;
