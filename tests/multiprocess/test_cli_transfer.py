@@ -290,6 +290,27 @@ receiver.Window.slot = flipped
     assert os.listdir(out) == []
 
 
+def test_hashes_that_lag_behind_lose_nothing(tmp_path: Path, out: Path, provider: str) -> None:
+    patch = """
+import hashlib, time
+from rdmatx.cli.transfer import digest
+class Slow:
+    def __init__(self):
+        self.hash = hashlib.sha256()
+        self.hexdigest = self.hash.hexdigest
+    def update(self, piece):
+        time.sleep(0.005)
+        self.hash.update(piece)
+digest.new_hash = Slow
+"""
+    path = make_file(tmp_path / "a", 3 * MIB)
+    with Receiving(out, provider, "--once", *SMALL_WINDOW, patch=patch) as receiver:
+        sent = run("send", path, receiver.address, "--provider", provider, patch=patch)
+        status, _, errors = receiver.finish()
+    assert (sent.returncode, status, errors) == (0, 0, "")
+    assert (out / "a").read_bytes() == path.read_bytes()
+
+
 def test_another_version_is_refused_on_both_sides(tmp_path: Path, out: Path, provider: str) -> None:
     patch = "from rdmatx.cli.transfer import sender\nsender.VERSION = 99\n"
     path = make_file(tmp_path / "a", 1)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import time
 import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 PROTOCOL = "rdmatx-files"
 VERSION = 1
 RECORD_BYTES = 16 << 10
+# How long the end of a failed transfer may take.
+FAREWELL_SECONDS = 3.0
 # Above this nobody counts: 2^63 - 1, the largest offset of a file.
 LARGEST = (1 << 63) - 1
 
@@ -201,4 +204,11 @@ class Channel:
         # A reason may be long (it quotes paths); what does not fit a record is cut off.
         record = Failed(reason[:1000])
         with contextlib.suppress(Exception):
-            self._connection.send(encode(record), timeout=min(self._timeout, 2.0))
+            self._connection.send(encode(record), timeout=min(self._timeout, FAREWELL_SECONDS))
+
+    def await_end(self) -> None:
+        """Waits a moment for the other side to close, and drops what it still says till then."""
+        deadline = time.monotonic() + min(self._timeout, FAREWELL_SECONDS)
+        with contextlib.suppress(Exception):
+            while (left := deadline - time.monotonic()) > 0:
+                self._connection.recv(self._buffer, timeout=left)

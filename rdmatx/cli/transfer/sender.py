@@ -109,7 +109,7 @@ class _Piece:
 
     def close(self) -> None:
         """Waits till the piece is hashed and frees it; a write under way keeps its memory."""
-        if self.hashed is not None and not self.hashed.cancel():
+        if self.hashed is not None:
             self.hashed.result()
         self.region.close()
         # After a failure the write may still hold the memory, which then goes with it.
