@@ -260,9 +260,13 @@ std::vector<DeviceInfo> list_devices(Provider provider) {
 Choice choose_device(const std::string& device, Provider provider) {
   std::string name = device;
   std::string asked = "asked for by argument";
-  if (name.empty() && provider == Provider::automatic) {
+  if (name.empty()) {
     name = from_environment("RDMATX_DEVICE");
-    asked = "RDMATX_DEVICE=" + name;
+    // The provider was chosen by argument, which counts first: a device of the other one is not meant here.
+    if (provider != Provider::automatic &&
+        has_device(soft_verbs(), Provider::soft, name) != (provider == Provider::soft))
+      name.clear();
+    if (!name.empty()) asked = "RDMATX_DEVICE=" + name;
   }
   if (provider == Provider::automatic) {
     const std::string text = from_environment("RDMATX_PROVIDER");

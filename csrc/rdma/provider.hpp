@@ -66,6 +66,7 @@ RDMATX_API SystemReport system_report();
 
 /// Chooses: an explicit argument, else RDMATX_DEVICE and RDMATX_PROVIDER, else an ACTIVE port of the system,
 /// else the software HCA, with one warning a process that says why. An empty name is "whichever serves".
+/// RDMATX_DEVICE does not count where it names a device of another provider than the argument asks for.
 /// Throws UnavailableError with reason and remedy where what was asked for is not there: the system provider
 /// never falls back.
 RDMATX_API Choice choose_device(const std::string& device = {}, Provider provider = Provider::automatic);

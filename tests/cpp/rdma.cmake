@@ -1,0 +1,6 @@
+rdmatx_test(address LAYER rdma SOURCES rdma/address_test.cpp)
+rdmatx_test(work LAYER rdma SOURCES rdma/work_test.cpp)
+rdmatx_test(types LAYER rdma SOURCES rdma/types_test.cpp)
+rdmatx_test(objects LAYER rdma SOURCES rdma/objects_test.cpp)
+rdmatx_test(provider LAYER rdma SOURCES rdma/provider_test.cpp)
+rdmatx_fuzz(address LAYER rdma SOURCES rdma/address_fuzz.cpp)
