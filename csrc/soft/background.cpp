@@ -6,9 +6,6 @@
 namespace rdmatx::soft {
 namespace {
 
-/// While others poll, or a timer runs, the thread looks again after this.
-constexpr int patrol_ms = 1;
-
 bool somebody_polls(QueuePair& qp) {
   const uint64_t polls =
       qp.send_cq->polls.load(std::memory_order_relaxed) + qp.recv_cq->polls.load(std::memory_order_relaxed);
@@ -20,12 +17,12 @@ bool somebody_polls(QueuePair& qp) {
   return polled && !armed;
 }
 
+}  // namespace
+
 void ask_for_doorbell(QueuePair& qp) {
   if (qp.inbound) qp.inbound->state().responder_asleep.exchange(1);
   if (qp.outbound) qp.outbound->state().requester_asleep.exchange(1);
 }
-
-}  // namespace
 
 int drive_unpolled(Instance& instance) {
   bool moved = false, look_again_soon = false;

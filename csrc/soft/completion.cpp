@@ -119,6 +119,8 @@ int poll_cq(ibv_cq* base, int wanted, ibv_wc* completions) {
       if (qp->inbound) qp->inbound->state().heartbeat.fetch_add(1, std::memory_order_relaxed);
       drive(*qp);
     }
+  // Once more, since that may have taken long: who comes out of a copy polls, and needs no help.
+  cq->polls.fetch_add(1, std::memory_order_relaxed);
   return take(cq, wanted, completions);
 }
 
@@ -129,8 +131,18 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
   int armed = cq->armed.load();
   while (armed < wanted && !cq->armed.compare_exchange_weak(armed, wanted)) {
   }
-  // From here on the caller sleeps and the background thread drives: it says so to the peers.
-  cq->context->instance->wire().nudge();
+  // The caller is about to sleep, and then the background thread drives: it is woken by the peers' doorbells,
+  // and at once where something waits that no peer will ring for.
+  bool waits = false;
+  {
+    std::lock_guard polling(cq->poll_mutex);
+    for (QueuePair* qp : cq->queue_pairs) {
+      std::lock_guard lock(qp->mutex);
+      ask_for_doorbell(*qp);
+      waits |= timer_runs(*qp) || qp->send_next != qp->send_tail;
+    }
+  }
+  if (waits) cq->context->instance->wire().wake();
   return 0;
 }
 

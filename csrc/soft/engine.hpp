@@ -35,7 +35,9 @@ void enter_error(QueuePair& qp, ibv_wc_status first);
 /// The peer's process is gone: what it sent before still counts, then the queue pair fails.
 void fail_for_lost_peer(QueuePair& qp);
 
-/// Ring the peer's doorbell where it sleeps.
+/// Before this side sleeps: the peer is to ring when anything comes.
+void ask_for_doorbell(QueuePair& qp);
+/// Ring the peer's doorbell where it asked for it.
 void wake_responder(QueuePair& qp);
 void wake_requester(QueuePair& qp);
 

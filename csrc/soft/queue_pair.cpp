@@ -195,7 +195,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* wanted, int mask) try {
     instance.wire().claim_channel(qp.peer, qp.attributes.dest_qp_num, base->qp_num, qp.incarnation);
   } else {
     lock.unlock();
-    instance.wire().nudge();
+    instance.wire().wake();
   }
   return 0;
 } catch (const std::exception& error) {
@@ -231,7 +231,7 @@ int destroy_qp(ibv_qp* base) {
   if (qp->srq) qp->srq->children.fetch_sub(1);
   qp->domain->children.fetch_sub(1);
   delete qp;
-  instance.wire().nudge();  // its peer may be of no more use
+  instance.wire().wake();  // its peer may be of no more use
   return 0;
 }
 

@@ -62,7 +62,7 @@ int post_srq_recv(ibv_srq* base, ibv_recv_wr* work, ibv_recv_wr** bad) {
     std::lock_guard lock(srq->mutex);
     error = push_all(srq->ring, work, bad);
   }
-  srq->context->instance->wire().nudge();  // a message of any of its queue pairs may be waiting
+  srq->context->instance->wire().wake();  // a message of any of its queue pairs may be waiting
   return error;
 }
 

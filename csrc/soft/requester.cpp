@@ -17,8 +17,8 @@ enum class Step { done, blocked };
 constexpr uint64_t brief_bytes = 64 * 1024;
 /// The longest copy between two looks at anything else: a deregistration waits for at most this.
 constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
-/// The same while a peer that polls could help.
-constexpr uint64_t look_bytes = 256 * 1024;
+/// The first piece of a write that a peer could help with: by the end of it one sees whether the peer polls.
+constexpr uint64_t look_bytes = 128 * 1024;
 /// What one call moves before it lets other threads at the queue pair.
 constexpr uint64_t turn_bytes = 16 * 1024 * 1024;
 /// A write from here on is shared with a peer that polls: it copies out of the ring while we copy in.
@@ -177,8 +177,8 @@ Step step_write(QueuePair& qp, SendEntry& entry, Effort effort) {
     }
     if (qp.send_head != qp.send_next) return Step::blocked;  // what went before is not executed yet
     const bool share = may_share && peer_polls(qp);
-    const uint64_t slice = std::min(entry.length - entry.offset, share ? Ring::max_payload
-                                                                 : may_share ? look_bytes : slice_bytes);
+    const uint64_t longest = share ? Ring::max_payload : may_share && entry.offset == 0 ? look_bytes : slice_bytes;
+    const uint64_t slice = std::min(entry.length - entry.offset, longest);
     bool would_attach = false;
     if (copy_slice(qp, entry, slice, !share, &would_attach) == Step::blocked) return Step::blocked;
     if (!would_attach) continue;

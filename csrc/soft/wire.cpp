@@ -119,7 +119,7 @@ void Wire::claim_channel(const std::shared_ptr<Peer>& peer, uint32_t remote, uin
     std::lock_guard lock(mutex_);
     requests_.push_back({peer->identity(), make(kind_claim, remote, local, incarnation)});
   }
-  nudge();
+  wake();
 }
 
 void Wire::request_segment(Peer& peer, uint64_t segment) {
@@ -127,11 +127,16 @@ void Wire::request_segment(Peer& peer, uint64_t segment) {
     std::lock_guard lock(mutex_);
     requests_.push_back({peer.identity(), make(kind_map, segment)});
   }
-  nudge();
+  wake();
+}
+
+void Wire::wake() noexcept {
+  if (rest_.exchange(awake) != awake) eventfd_write(doorbell_.get(), 1);
 }
 
 void Wire::nudge() noexcept {
-  if (asleep_.exchange(false)) eventfd_write(doorbell_.get(), 1);
+  int resting = asleep;
+  if (rest_.compare_exchange_strong(resting, awake)) eventfd_write(doorbell_.get(), 1);
 }
 
 Wire::Message Wire::make(uint16_t kind, uint64_t a, uint64_t b, uint64_t c) const {
@@ -150,19 +155,23 @@ void Wire::run() {
   while (!stopping_.load()) {
     epoll_event events[32];
     const int count = epoll_wait(epoll_.get(), events, 32, timeout_ms);
-    asleep_.store(false);
+    rest_.store(awake);
     for (int i = 0; i < count; ++i) handle_event(events[i].data.u64);
     handle_requests();
     grant_claims();
     flush_all();
     forget_unused_peers();
-    // A nudge between the announcement and the sleep finds the flag set and rings the doorbell.
-    asleep_.store(true);
+    // First the announcement, then the look: whatever comes between the two rings the doorbell.
+    rest_.store(asleep);
     timeout_ms = drive_unpolled(instance_);
+    if (std::any_of(links_.begin(), links_.end(), [](auto& link) { return !link.second.unsent.empty(); }))
+      timeout_ms = timeout_ms < 0 ? patrol_ms : timeout_ms;
+    if (timeout_ms >= 0) {
+      int resting = asleep;
+      rest_.compare_exchange_strong(resting, on_patrol);
+    }
     std::lock_guard lock(mutex_);
     if (!requests_.empty()) timeout_ms = 0;
-    else if (std::any_of(links_.begin(), links_.end(), [](auto& link) { return !link.second.unsent.empty(); }))
-      timeout_ms = timeout_ms < 0 ? 1 : timeout_ms;
   }
 }
 

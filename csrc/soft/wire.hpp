@@ -41,7 +41,10 @@ class Wire {
   /// Asks `peer` for the channel of its queue pair `remote` on behalf of the local queue pair `local`.
   void claim_channel(const std::shared_ptr<Peer>& peer, uint32_t remote, uint32_t local, uint32_t incarnation);
   void request_segment(Peer& peer, uint64_t segment);
-  /// Makes the thread look again if it sleeps: a queue pair's state changed or work waits to be driven.
+  /// Makes the thread look at once: a queue pair's state changed.
+  void wake() noexcept;
+  /// Makes sure that the thread looks within a millisecond or two: there is work that nobody may poll for. Free
+  /// of charge while it is on patrol.
   void nudge() noexcept;
 
  private:
@@ -111,10 +114,14 @@ class Wire {
   uint64_t next_link_ = 1;
   std::vector<Claim> claims_;
 
-  std::atomic<bool> asleep_{false};
+  enum Rest : int { awake, on_patrol, asleep };  // what the thread does between two looks
+  std::atomic<int> rest_{awake};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
+
+/// While others poll, or a timer runs, the thread looks again after this.
+constexpr int patrol_ms = 1;
 
 /// Drives what nobody polls. Returns how long the thread may sleep, in milliseconds: -1 until the doorbell
 /// rings. Called by the wire's thread alone.
