@@ -8,6 +8,8 @@ import mmap
 import os
 from typing import Any
 
+from rdmatx.cli.errors import CommandError
+
 HUGE_PAGE = 2 << 20
 _STAMP_EVERY = 4096
 _STAMP_BYTES = 16
@@ -64,10 +66,12 @@ def _private_memory(nbytes: int, *, huge: bool) -> memoryview:
     whole = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         whole.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
-    except OSError:
+    except OSError as error:
         # A kernel without transparent huge pages has 4 KiB pages only.
         if huge:
-            raise
+            raise CommandError(
+                "this kernel has no transparent huge pages: leave --huge out, or boot one that has"
+            ) from error
     view = memoryview(whole)
     begin = -_address_of(view) % HUGE_PAGE
     return view[begin : begin + nbytes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import deque
 from datetime import timedelta
 from importlib import import_module
@@ -33,18 +34,21 @@ except ImportError as error:
 class Gloo(Contestant):
     """Sends and receives tensors; it has no one-sided operations, so it does this for all."""
 
+    def __init__(self, rank: int, case: Case) -> None:
+        super().__init__(rank, case)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
     def offer(self) -> dict[str, Any]:
-        self._store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-        return {"port": self._store.port}
+        # A file, where the two meet: c10d's TCP store asks for the host's name, and waits for it.
+        self._folder = tempfile.TemporaryDirectory(prefix="rdmatx-gloo-")
+        return {"path": os.path.join(self._folder.name, "store")}
 
     def join(self, offer: dict[str, Any]) -> dict[str, Any]:
         # Else gloo looks the host's name up, which not every container can.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        if self.rank == INITIATOR:
-            self._store = dist.TCPStore("127.0.0.1", offer["port"], 2, is_master=False)
         dist.init_process_group(
             "gloo",
-            store=self._store,
+            store=dist.FileStore(offer["path"], 2),
             rank=self.rank,
             world_size=2,
             timeout=timedelta(seconds=self.case.timeout),
@@ -119,6 +123,8 @@ class Gloo(Contestant):
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 def _tensor(block: Block) -> Any:

@@ -93,6 +93,8 @@ class Ours(Contestant):
     def _one_sided_latency(self, iterations: int) -> dict[str, Any]:
         operation = self._peer.write if self.case.op == "write" else self._peer.read
         region, key = self._region, self._key
+        assert region is not None
+        assert key is not None
         return timed_calls(partial(operation, region, key), iterations, "lat")
 
     def _stream(self, iterations: int) -> dict[str, Any]:
