@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/references.hpp"
 #include "rdma/handle.hpp"
 
@@ -37,7 +38,7 @@ class Closable {
   void close() {
     std::shared_ptr<Object> last = std::move(object_);
     {
-      pybind11::gil_scoped_release released;
+      const GilReleased released;
       last.reset();
     }
     release_pending_references();

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "rdma/provider.hpp"
 
 namespace py = pybind11;
@@ -53,7 +54,7 @@ py::dict device_dict(const DeviceInfo& info) {
 py::list list_all(const std::string& provider) {
   const std::vector<DeviceInfo> found = [&] {
     const Provider parsed = parse_provider(provider);
-    py::gil_scoped_release released;
+    const GilReleased released;
     return list_devices(parsed);
   }();
   py::list all;
@@ -64,7 +65,7 @@ py::list list_all(const std::string& provider) {
 py::tuple choose(const std::optional<std::string>& device, const std::string& provider) {
   const Choice choice = [&] {
     const Provider parsed = parse_provider(provider);
-    py::gil_scoped_release released;
+    const GilReleased released;
     return choose_device(device.value_or(""), parsed);
   }();
   return py::make_tuple(provider_name(choice.provider), choice.device, choice.port, choice.reason);
@@ -72,7 +73,7 @@ py::tuple choose(const std::optional<std::string>& device, const std::string& pr
 
 py::tuple report() {
   const SystemReport found = [] {
-    py::gil_scoped_release released;
+    const GilReleased released;
     return system_report();
   }();
   return py::make_tuple(system_state_name(found.state), found.reason, found.remedy);

@@ -1,5 +1,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/messaging_arguments.hpp"
 #include "bindings/references.hpp"
 #include "messaging/context.hpp"
@@ -20,6 +22,9 @@ using Timeout = std::optional<double>;
 
 /// Answers Ctrl-C in a thread that waits without the GIL.
 void check_signals() {
+  // Python handles signals in its main thread alone; another one may be waiting while the interpreter ends,
+  // when asking for the GIL would end it here.
+  if (gettid() != getpid()) return;
   const py::gil_scoped_acquire acquired;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
@@ -30,17 +35,9 @@ std::shared_ptr<T> freed_without_gil(std::shared_ptr<T> object) {
   T* raw = object.get();
   return {raw, [kept = std::move(object)](T*) mutable {
             if (!PyGILState_Check()) return kept.reset();
-            const py::gil_scoped_release released;
+            const GilReleased released;
             kept.reset();
           }};
-}
-
-/// Runs `body` without the GIL, and drops what finished operations held.
-template <typename Body>
-auto without_gil(Body body) {
-  release_pending_references();
-  const py::gil_scoped_release released;
-  return body();
 }
 
 template <typename T>
@@ -254,7 +251,7 @@ void bind_remote_key(py::module_& module) {
       .def("__reduce__",
            [](py::object self) {
              return py::make_tuple(py::type::of<RemoteKey>().attr("from_bytes"),
-                                   py::make_tuple(py::bytes(self)));
+                                   py::make_tuple(self.attr("__bytes__")()));
            })
       .def("__eq__",
            [](const RemoteKey& self, py::handle other) {
@@ -293,7 +290,7 @@ void bind_context(py::module_& module) {
           [](Context& self, const std::string& address, Timeout timeout) {
             return freed_without_gil(without_gil([&] { return self.connect(address, timeout); }));
           },
-          py::arg("address"), py::arg("timeout"))
+          py::arg("address"), py::kw_only(), py::arg("timeout"))
       .def(
           "register",
           [](Context& self, py::handle buffer, const std::string& access) {

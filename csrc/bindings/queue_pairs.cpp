@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/verbs_objects.hpp"
 
 namespace py = pybind11;
@@ -204,7 +205,7 @@ PyQueuePair create(const PyProtectionDomain& domain, const PyCompletionQueue& se
   const auto shared_domain = domain.get();
   const auto sends = send_queue.get();
   const auto receives = receive_queue ? receive_queue->get() : sends;
-  py::gil_scoped_release released;
+  const GilReleased released;
   return PyQueuePair(QueuePair::create(shared_domain, sends, receives, options));
 }
 
@@ -212,7 +213,7 @@ PyQueuePair create(const PyProtectionDomain& domain, const PyCompletionQueue& se
 template <class Call>
 void run(const PyQueuePair& self, Call call) {
   const std::shared_ptr<QueuePair> queue_pair = self.get();
-  py::gil_scoped_release released;
+  const GilReleased released;
   call(*queue_pair);
 }
 

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/verbs_objects.hpp"
 #include "rdma/faults.hpp"
 
@@ -14,7 +15,7 @@ PyDevice faulty_device(const std::string& provider, int failing_call,
                        const std::optional<std::vector<std::string>>& verb_names, const std::string& name) {
   const Verbs* verbs =
       faulty_verbs(parse_provider(provider), failing_call, verb_names.value_or(std::vector<std::string>{}));
-  py::gil_scoped_release released;
+  const GilReleased released;
   return PyDevice(Device::open(verbs, name));
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/verbs_objects.hpp"
 #include "bindings/waiting.hpp"
 #include "rdma/provider.hpp"
@@ -15,13 +16,6 @@ namespace py = pybind11;
 
 namespace rdmatx::bindings {
 namespace {
-
-/// Runs a call of the verbs without the GIL.
-template <class Call>
-auto without_gil(Call call) {
-  py::gil_scoped_release released;
-  return call();
-}
 
 // ---- Device, ProtectionDomain, MemoryRegion
 // -------------------------------------------------------------------

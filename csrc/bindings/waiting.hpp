@@ -6,6 +6,8 @@
 #include <chrono>
 #include <optional>
 
+#include "bindings/gil.hpp"
+
 namespace rdmatx::bindings {
 
 /// Seconds from now; none is no limit.
@@ -34,7 +36,7 @@ auto wait_interruptibly(const Deadline& deadline, Attempt attempt) {
   constexpr double longest_seconds = 0.1;  // signals of Python are answered this often
   for (;;) {
     auto result = [&] {
-      pybind11::gil_scoped_release released;
+      const GilReleased released;
       return attempt(std::max(0.0, deadline.left(longest_seconds)));
     }();
     if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
