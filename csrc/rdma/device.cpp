@@ -106,7 +106,7 @@ std::string open_advice(int code) {
   if (code == ENOENT)
     return "/dev/infiniband/uverbs* is not there: load the module ib_uverbs, or in a container pass "
            "--device=/dev/infiniband";
-  return {};
+  return take_soft_open_failure();
 }
 
 void set_nonblocking(int fd) {

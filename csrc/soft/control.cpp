@@ -3,8 +3,10 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <new>
+#include <string>
+#include <utility>
 
-#include "base/log.hpp"
 #include "soft/instance.hpp"
 #include "soft/objects.hpp"
 #include "soft/verbs.hpp"
@@ -23,6 +25,8 @@ ibv_device* device() {
   }();
   return &only;
 }
+
+thread_local std::string open_failure;
 
 }  // namespace
 
@@ -57,7 +61,7 @@ ibv_context* open_device(ibv_device* d) try {
   base.ops.post_srq_recv = post_srq_recv;
   return &base;
 } catch (const std::exception& error) {
-  log(LogLevel::error, error.what());
+  open_failure = error.what();
   errno = ENOMEM;
   return nullptr;
 }
@@ -78,7 +82,7 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->page_size_cap = 4096;
   attributes->max_qp = Limits::max_queue_pairs;
   attributes->max_qp_wr = Limits::max_work_requests;
-  attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
+  attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_CURR_QP_STATE_MOD;
   attributes->max_sge = attributes->max_sge_rd = Limits::max_sges;
   attributes->max_cq = Limits::max_completion_queues;
   attributes->max_cqe = Limits::max_completions;
@@ -156,6 +160,8 @@ int dealloc_pd(ibv_pd* base) {
 }
 
 int fork_init() { return 0; }
+
+std::string take_open_failure() { return std::exchange(open_failure, {}); }
 
 const char* wc_status_str(ibv_wc_status status) {
   switch (status) {

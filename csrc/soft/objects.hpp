@@ -113,6 +113,8 @@ class ReceiveRing {
   bool push(const ibv_recv_wr& work) noexcept;
   /// Takes the oldest: its identifier, and its scatter list into `sges`.
   uint64_t pop(std::vector<ibv_sge>& sges);
+  /// Keeps what is posted; false where that would not fit.
+  bool resize(uint32_t capacity);
   uint32_t capacity() const noexcept { return static_cast<uint32_t>(entries_.size()); }
   uint32_t max_sges() const noexcept { return max_sges_; }
 

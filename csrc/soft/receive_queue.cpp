@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cerrno>
+#include <new>
+#include <utility>
 
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
@@ -25,6 +27,19 @@ uint64_t ReceiveRing::pop(std::vector<ibv_sge>& sges) {
   first_ = (first_ + 1) % entries_.size();
   --count_;
   return entry.id;
+}
+
+bool ReceiveRing::resize(uint32_t capacity) {
+  if (capacity < count_) return false;
+  ReceiveRing resized(capacity, max_sges_);
+  for (; resized.count_ < count_; ++resized.count_) {
+    const size_t slot = (first_ + resized.count_) % entries_.size();
+    resized.entries_[resized.count_] = entries_[slot];
+    std::copy_n(sges_.begin() + static_cast<ptrdiff_t>(slot * max_sges_), max_sges_,
+                resized.sges_.begin() + static_cast<ptrdiff_t>(resized.count_ * max_sges_));
+  }
+  *this = std::move(resized);
+  return true;
 }
 
 namespace {
@@ -83,14 +98,20 @@ ibv_srq* create_srq(ibv_pd* base, ibv_srq_init_attr* attributes) try {
   return errno = ENOMEM, nullptr;
 }
 
-int modify_srq(ibv_srq* base, ibv_srq_attr* attributes, int mask) {
+int modify_srq(ibv_srq* base, ibv_srq_attr* attributes, int mask) try {
   auto* srq = own<SharedReceiveQueue>(base);
+  if (srq->context->instance->forked()) return EOWNERDEAD;
   if (mask & ~(IBV_SRQ_LIMIT | IBV_SRQ_MAX_WR)) return EINVAL;
-  if (mask & IBV_SRQ_MAX_WR) return EOPNOTSUPP;
   std::lock_guard lock(srq->mutex);
-  if ((mask & IBV_SRQ_LIMIT) && attributes->srq_limit > srq->ring.capacity()) return EINVAL;
-  if (mask & IBV_SRQ_LIMIT) srq->limit = attributes->srq_limit;
+  const bool resizes = mask & IBV_SRQ_MAX_WR;
+  const uint32_t capacity = resizes ? attributes->max_wr : srq->ring.capacity();
+  const uint32_t limit = mask & IBV_SRQ_LIMIT ? attributes->srq_limit : srq->limit;
+  if (capacity < 1 || capacity > Limits::max_work_requests || limit > capacity) return EINVAL;
+  if (resizes && !srq->ring.resize(capacity)) return EINVAL;
+  srq->limit = limit;
   return 0;
+} catch (const std::bad_alloc&) {
+  return ENOMEM;
 }
 
 int query_srq(ibv_srq* base, ibv_srq_attr* attributes) {

@@ -2,6 +2,8 @@
 
 #include <infiniband/verbs.h>
 
+#include <string>
+
 // The entries of the verbs table, and of ibv_context::ops, as the software HCA implements them.
 
 namespace rdmatx::soft {
@@ -21,6 +23,7 @@ int query_pkey(ibv_context* context, uint8_t port, int index, __be16* pkey);
 ibv_pd* alloc_pd(ibv_context* context);
 int dealloc_pd(ibv_pd* pd);
 int fork_init();
+std::string take_open_failure();
 const char* wc_status_str(ibv_wc_status status);
 const char* event_type_str(ibv_event_type event);
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/export.hpp"
 
@@ -74,5 +75,9 @@ RDMATX_API const Verbs* system_verbs();
 
 /// The software HCA: always there, no privilege needed.
 RDMATX_API const Verbs* soft_verbs();
+
+/// Why the software HCA's open_device failed last on this thread, in words (an errno says too little), told once;
+/// empty where it did not.
+RDMATX_API std::string take_soft_open_failure();
 
 }  // namespace rdmatx
