@@ -17,6 +17,7 @@ COMMON = {
     "world": 2,
     "memory": "ordinary",
     "pages": "4K",
+    "registered": True,
     "rounds": 2,
     "iters": 3,
     "verified": True,
@@ -80,6 +81,13 @@ def test_memory_of_rdmatx_and_huge_pages(provider: str) -> None:
         assert "no transparent huge pages" in done.stderr
 
 
+@pytest.mark.parametrize("op", ["write", "read", "send"])
+def test_memory_that_was_not_registered(provider: str, op: str) -> None:
+    words = ("--unregistered", "--op", op, "--provider", provider)
+    (record,) = bench("--sizes", "64K", *words)
+    assert (record["registered"], record["verified"]) == (False, True)
+
+
 def test_zero_bytes_have_a_latency(provider: str) -> None:
     (record,) = bench("--op", "send", "--mode", "lat", "--sizes", 0, "--provider", provider)
     assert record["cpu_s_per_gb"] is None
@@ -89,6 +97,7 @@ def test_zero_bytes_have_a_latency(provider: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.soft_only  # what a peer does has nothing to do with the provider
 @pytest.mark.parametrize("op", ["write", "read", "send"])
 @pytest.mark.parametrize("mode", ["bw", "lat"])
 def test_gloo(provider: str, op: str, mode: str) -> None:

@@ -21,7 +21,8 @@ class Case:
 
     ``memory`` is the kind of the target's memory: "ordinary" (private pages) or "empty" (of
     ``rdmatx.empty``, which peers on one host map). ``huge`` asks for 2 MiB pages in private
-    memory; without it they are 4 KiB, whatever the system's default.
+    memory; without it they are 4 KiB, whatever the system's default. ``registered`` says that
+    ours registers the memory once, and not anew for each operation.
     """
 
     op: Operation = "write"
@@ -29,6 +30,7 @@ class Case:
     bytes: int = 0
     memory: Memory = "ordinary"
     huge: bool = False
+    registered: bool = True
     device: str | None = None
     provider: str = "auto"
     timeout: float = 60.0

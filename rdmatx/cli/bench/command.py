@@ -75,6 +75,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     p2p.add_argument(
         "--huge", action="store_true", help="2 MiB pages in private memory (default: 4 KiB)"
     )
+    p2p.add_argument(
+        "--unregistered",
+        action="store_true",
+        help="give the operations plain buffers (default: memory that was registered before)",
+    )
     add_device_options(p2p)
     add_json_option(p2p)
 
@@ -127,6 +132,7 @@ def _make_plan(arguments: argparse.Namespace) -> Plan:
         mode=arguments.mode,
         memory=arguments.memory,
         huge=arguments.huge,
+        registered=not arguments.unregistered,
         device=arguments.device,
         provider=arguments.provider,
     )

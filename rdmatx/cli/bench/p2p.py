@@ -111,6 +111,7 @@ class Result:
             "bytes": case.bytes,
             "memory": case.memory,
             "pages": "huge" if case.huge else "4K",
+            "registered": case.registered,
             "rounds": self.rounds,
             **self.ours.fields(case),
             "rdmatx_version": __version__,

@@ -129,8 +129,9 @@ class Receiver:
             results = [self._receive_file(entry, window, disk, digest) for entry in entries]
         except (Exception, KeyboardInterrupt, Interrupted) as error:
             self._channel.report_failure(describe(error))
-            # Without its window under way writes would fail before the sender has read the reason.
-            self._channel.await_end()
+            # Without the window writes under way would fail before the sender has read the reason.
+            if isinstance(error, Exception):
+                self._channel.await_end()
             raise
         finally:
             # The threads first: they read the window.

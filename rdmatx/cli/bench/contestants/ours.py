@@ -23,7 +23,7 @@ _FLAG_TAG = 1
 
 
 class Ours(Contestant):
-    """One connection; registered memory on both sides."""
+    """One connection; memory registered once on both sides, or given as it is."""
 
     def __init__(self, rank: int, case: Case) -> None:
         super().__init__(rank, case)
@@ -31,8 +31,11 @@ class Ours(Contestant):
         self._context = rdmatx.Context(case.device, case.provider)
         self._listener: rdmatx.Listener | None = None
         self._connection: rdmatx.Connection | None = None
-        self._region: rdmatx.Region | None = None
-        self._key: rdmatx.RemoteKey | None = None
+        self._regions: list[rdmatx.Region] = []
+        # What the operations of this side are given: a region, or the buffer itself.
+        self._source: Any = None
+        self._sink: Any = None
+        self._key: Any = None
 
     def offer(self) -> dict[str, Any]:
         self._listener = self._context.listen("127.0.0.1:0")
@@ -50,16 +53,27 @@ class Ours(Contestant):
         self, case: Case, block: Block, sink: Block, offer: dict[str, Any]
     ) -> dict[str, Any]:
         super().arrange(case, block, sink, offer)
-        if self._region is not None:
-            self._region.close()
-            self._region = None
-        if not self.one_sided:
-            return {}
-        self._region = self._context.register(block.buffer, access="rw")
-        if self.rank == TARGET:
-            return {"key": bytes(self._region.key()).hex()}
-        self._key = rdmatx.RemoteKey.from_bytes(bytes.fromhex(offer["key"]))
+        self._close_regions()
+        if self.one_sided and self.rank == TARGET:
+            return {"key": bytes(self._register(block).key()).hex()}
+        self._source, self._sink = block.buffer, sink.buffer
+        if case.registered and case.bytes:
+            self._source = self._register(block)
+            self._sink = self._register(sink) if sink.nbytes else sink.buffer
+        if self.one_sided:
+            self._key = rdmatx.RemoteKey.from_bytes(bytes.fromhex(offer["key"]))
         return {}
+
+    def _register(self, block: Block) -> rdmatx.Region:
+        # Received messages are written by the peer, so they too need memory that lets it in.
+        region = self._context.register(block.buffer, access="rw")
+        self._regions.append(region)
+        return region
+
+    def _close_regions(self) -> None:
+        for region in self._regions:
+            region.close()
+        self._regions.clear()
 
     def run(self, iterations: int) -> dict[str, Any]:
         if self.case.op == "send":
@@ -74,31 +88,26 @@ class Ours(Contestant):
         return self._connection
 
     def _one_sided_stream(self, iterations: int) -> dict[str, Any]:
-        peer, region, key = self._peer, self._region, self._key
-        assert region is not None
-        assert key is not None
+        peer, local, key = self._peer, self._source, self._key
         start = peer.iwrite if self.case.op == "write" else peer.iread
         pending: deque[rdmatx.Work] = deque()
         window = self.case.window
         begin = now()
         for _ in range(min(window, iterations)):
-            pending.append(start(region, key))
+            pending.append(start(local, key))
         for _ in range(iterations - len(pending)):
             pending.popleft().wait()
-            pending.append(start(region, key))
+            pending.append(start(local, key))
         while pending:
             pending.popleft().wait()
         return {"seconds": now() - begin}
 
     def _one_sided_latency(self, iterations: int) -> dict[str, Any]:
         operation = self._peer.write if self.case.op == "write" else self._peer.read
-        region, key = self._region, self._key
-        assert region is not None
-        assert key is not None
-        return timed_calls(partial(operation, region, key), iterations, "lat")
+        return timed_calls(partial(operation, self._source, self._key), iterations, "lat")
 
     def _stream(self, iterations: int) -> dict[str, Any]:
-        peer, buffer, flag = self._peer, self.block.buffer, bytearray(1)
+        peer, buffer, flag = self._peer, self._source, bytearray(1)
         pending: deque[rdmatx.Work] = deque()
         first = min(self.case.window, iterations)
         if self.rank == TARGET:
@@ -123,13 +132,13 @@ class Ours(Contestant):
         return {"seconds": now() - begin}
 
     def _echo(self, iterations: int) -> dict[str, Any]:
-        send, recv, buffer = self._peer.send, self._peer.recv, self.block.buffer
+        send, recv, buffer = self._peer.send, self._peer.recv, self._source
         if self.rank != INITIATOR:
             for _ in range(iterations):
                 recv(buffer)
                 send(buffer)
             return {}
-        sink = self.sink.buffer
+        sink = self._sink
         samples = []
         begin = last = now()
         for _ in range(iterations):
@@ -141,6 +150,7 @@ class Ours(Contestant):
         return latency_result(samples, last - begin, scale=0.5)
 
     def close(self) -> None:
-        for owned in (self._region, self._connection, self._listener, self._context):
+        self._close_regions()
+        for owned in (self._connection, self._listener, self._context):
             if owned is not None:
                 owned.close()
