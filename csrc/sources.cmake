@@ -15,6 +15,7 @@ set(RDMATX_SOFT_SOURCES
   csrc/soft/control.cpp
   csrc/soft/copy.cpp
   csrc/soft/instance.cpp
+  csrc/soft/mappings.cpp
   csrc/soft/memory.cpp
   csrc/soft/memory_table.cpp
   csrc/soft/queue_pair.cpp

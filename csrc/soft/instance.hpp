@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "soft/mappings.hpp"
 #include "soft/memory_table.hpp"
 #include "soft/objects.hpp"
 
@@ -37,6 +38,7 @@ class Instance : public std::enable_shared_from_this<Instance> {
   bool forked() const noexcept;
 
   MemoryTable& memory() noexcept { return *memory_; }
+  const Mappings& mappings() const noexcept { return mappings_; }
   Wire& wire() noexcept { return *wire_; }
   WireChoice wire_choice() const noexcept { return wire_choice_; }
 
@@ -65,6 +67,7 @@ class Instance : public std::enable_shared_from_this<Instance> {
   uint64_t generation_;
   WireChoice wire_choice_;
   std::shared_ptr<MemoryTable> memory_;
+  Mappings mappings_;
   std::atomic<uint32_t> next_number_;
   std::shared_mutex registry_;
   std::unordered_map<uint32_t, QueuePair*> queue_pairs_;

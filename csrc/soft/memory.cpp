@@ -1,20 +1,10 @@
-#include <fcntl.h>
-#include <linux/types.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <chrono>
-#include <cinttypes>
-#include <cstdio>
-#include <fstream>
-#include <string>
+#include <new>
 #include <thread>
 
 #include "base/log.hpp"
 #include "base/shared_memory.hpp"
-#include "base/unique_fd.hpp"
 #include "soft/instance.hpp"
 #include "soft/objects.hpp"
 #include "soft/peer.hpp"
@@ -26,27 +16,6 @@ namespace {
 constexpr int remote_changes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 constexpr int known_access =
     IBV_ACCESS_LOCAL_WRITE | remote_changes | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
-
-/// Whether every page of the range is mapped. msync(2) with MS_ASYNC does nothing else on Linux.
-bool is_mapped(uint64_t address, uint64_t bytes) {
-  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t first = address / page * page;
-  return msync(reinterpret_cast<void*>(first), address + bytes - first, MS_ASYNC) == 0;
-}
-
-/// Whether no part of the range is mapped read-only, by the process's own list of mappings.
-bool is_writable(uint64_t address, uint64_t bytes) {
-  std::ifstream maps("/proc/self/maps");
-  if (!maps) return true;  // no /proc: the copy itself will tell
-  for (std::string line; std::getline(maps, line);) {
-    uint64_t first = 0, end = 0;
-    char permissions[5] = {};
-    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s", &first, &end, permissions) != 3) continue;
-    if (first >= address + bytes) break;
-    if (end > address && permissions[1] != 'w') return false;
-  }
-  return true;
-}
 
 /// Waits until nobody moves data through a key that was just made invalid: for the engine in this process by
 /// its locks, for peers by what they announced. False where a peer does not move on (a stopped process).
@@ -83,10 +52,8 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t bytes, int access) try {
   if ((access & ~known_access) || ((access & remote_changes) && !(access & IBV_ACCESS_LOCAL_WRITE)))
     return errno = EINVAL, nullptr;
   auto segment = find_segment(address, bytes);
-  if (!segment) {
-    if (!is_mapped(first, bytes)) return errno = EFAULT, nullptr;
-    if ((access & IBV_ACCESS_LOCAL_WRITE) && !is_writable(first, bytes)) return errno = EFAULT, nullptr;
-  }
+  if (!segment && !instance.mappings().cover(first, bytes, access & IBV_ACCESS_LOCAL_WRITE))
+    return errno = EFAULT, nullptr;
   auto* mr = new MemoryRegion;
   const uint32_t key = instance.memory().add(first, bytes, pd->number, static_cast<uint32_t>(access), segment.get());
   if (key == 0) {
