@@ -1,10 +1,10 @@
 """Connections to peers: messages, and reads and writes of registered memory.
 
-    with rdmatx.Context() as ctx, ctx.listen("127.0.0.1:0") as listener:
-        conn = ctx.connect(listener.address)
-        peer = listener.accept()
-        conn.send(b"hello", tag=7)
-        count = peer.recv(buffer, tag=7)
+with rdmatx.Context() as ctx, ctx.listen("127.0.0.1:0") as listener:
+    conn = ctx.connect(listener.address)
+    peer = listener.accept()
+    conn.send(b"hello", tag=7)
+    count = peer.recv(buffer, tag=7)
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Context(_C.Context):
         there, `UnavailableError` where the two cannot talk (version, provider, network), and
         `TimeoutError`.
         """
-        return super().connect(address, timeout)
+        return super().connect(address, timeout=timeout)
 
     def register(self, buffer: object, access: str = "rw") -> Region:
         """Registers memory, so that operations need not, and peers reach it as `access` allows.

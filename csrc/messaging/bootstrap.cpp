@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -207,6 +208,15 @@ void BootstrapSocket::send(std::span<const std::byte> bytes, const Deadline& dea
 void BootstrapSocket::send_now(std::span<const std::byte> bytes) noexcept {
   [[maybe_unused]] const auto sent =
       ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void BootstrapSocket::refuse(const std::string& why) noexcept {
+  send_now(encode(RecordKind::refuse, why));
+  ::shutdown(fd_.get(), SHUT_WR);
+  // Closing a socket with unread bytes resets it, and the reason would be lost.
+  std::array<std::byte, 4096> unread;
+  for (int i = 0; i < 16 && ::recv(fd_.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0; ++i) {
+  }
 }
 
 BootstrapSocket::Record BootstrapSocket::receive(const Deadline& deadline, const std::string& peer) {

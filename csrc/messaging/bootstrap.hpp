@@ -56,6 +56,9 @@ class BootstrapSocket {
   /// As much as the kernel takes now; for last words.
   void send_now(std::span<const std::byte> bytes) noexcept;
 
+  /// Tells the other side why not, and that nothing more comes.
+  void refuse(const std::string& why) noexcept;
+
   struct Record {
     RecordHead head;
     std::vector<std::byte> body;

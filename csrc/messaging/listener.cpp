@@ -136,7 +136,7 @@ bool Listener::advance(Half& half) {
     deliver(half.endpoint->finish(std::move(half.socket), half.peer));
   } catch (const std::exception& error) {
     log(LogLevel::info, "handshake with " + half.peer + " failed: " + error.what());
-    half.socket.send_now(encode(RecordKind::refuse, error.what()));
+    half.socket.refuse(error.what());
   }
   return false;
 }

@@ -69,6 +69,12 @@ UniqueFd checked(int fd, const char* call) {
   return UniqueFd(fd);
 }
 
+void add_to_epoll(int epoll, int fd, uint32_t what) {
+  epoll_event event{what, {.fd = fd}};
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+    throw Error("epoll_ctl failed: " + describe_errno(errno));
+}
+
 }  // namespace
 
 void set_interrupt_check(void (*check)()) {
@@ -86,21 +92,20 @@ std::string seconds_text(double seconds) {
 }
 
 Progress::Progress(std::shared_ptr<CompletionChannel> events)
-    : events_(std::move(events)),
-      epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      wake_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      connections_(std::make_shared<List>()) {
-  for (int fd : {events_->fd(), wake_.get()}) {
-    epoll_event event{EPOLLIN, {.fd = fd}};
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-      throw Error("epoll_ctl failed: " + describe_errno(errno));
-  }
+    : connections_(std::make_shared<List>()), watch_(std::make_shared<Watch>()) {
+  watch_->events = std::move(events);
+  watch_->epoll = checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
+  watch_->wake = checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
+  add_to_epoll(watch_->epoll.get(), watch_->events->fd(), EPOLLIN);
+  add_to_epoll(watch_->epoll.get(), watch_->wake.get(), EPOLLIN);
 }
 
 void Progress::add(const std::shared_ptr<Progressing>& connection, int socket) {
-  epoll_event event{EPOLLIN | EPOLLRDHUP, {.fd = socket}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0)
-    throw Error("epoll_ctl failed: " + describe_errno(errno));
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    if (!watch_) throw ClosedError("the context was closed meanwhile: open a new one");
+    add_to_epoll(watch_->epoll.get(), socket, EPOLLIN | EPOLLRDHUP);
+  }
   const std::lock_guard lock(list_mutex_);
   auto list = std::make_shared<List>(*connections_);
   list->push_back(connection);
@@ -121,7 +126,8 @@ void Progress::remove(const Progressing* connection, int socket) noexcept {
 }
 
 void Progress::unwatch(int socket) noexcept {
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+  const std::lock_guard lock(sleep_mutex_);
+  if (watch_) ::epoll_ctl(watch_->epoll.get(), EPOLL_CTL_DEL, socket, nullptr);
 }
 
 std::shared_ptr<const Progress::List> Progress::connections() const {
@@ -195,14 +201,14 @@ bool Progress::sleep(Progressing* first, const std::function<bool()>& done, cons
     ~Leave() { sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   } leave{sleepers_};
   const double seconds = deadline.left(longest_sleep_seconds);
-  if (watched_) {
+  if (watched_ || !watch_) {
     const uint64_t number = wake_number_;
     if (done()) return true;
-    woken_.wait_for(lock, duration<double>(seconds), [&] { return wake_number_ != number || !watched_; });
+    woken_.wait_for(lock, duration<double>(seconds), [&] { return wake_number_ != number; });
     return done();
   }
   watched_ = true;
-  const std::shared_ptr<CompletionChannel> events = events_;
+  const std::shared_ptr<Watch> watch = watch_;
   lock.unlock();
   struct Hand {  // the watch goes to one of the others
     Progress& progress;
@@ -218,22 +224,22 @@ bool Progress::sleep(Progressing* first, const std::function<bool()>& done, cons
     if (const auto connection = weak.lock()) connection->arm();
   // What completed before a queue was armed gives no event.
   if (look(first, true) || done()) return done();
-  watch_descriptors(events.get(), seconds);
+  watch_descriptors(*watch, seconds);
   look(first, true);
   return done();
 }
 
-void Progress::watch_descriptors(CompletionChannel* events, double seconds) {
+void Progress::watch_descriptors(Watch& watch, double seconds) {
   epoll_event ready[16];
-  const int count = ::epoll_wait(epoll_.get(), ready, 16, static_cast<int>(seconds * 1000) + 1);
+  const int count = ::epoll_wait(watch.epoll.get(), ready, 16, static_cast<int>(seconds * 1000) + 1);
   bool peers = false;
   for (int i = 0; i < count; ++i) {
     const int fd = ready[i].data.fd;
-    if (fd == wake_.get()) {
+    if (fd == watch.wake.get()) {
       uint64_t value = 0;
       [[maybe_unused]] const auto taken = ::read(fd, &value, sizeof value);
-    } else if (events && fd == events->fd()) {
-      take_events(*events);
+    } else if (fd == watch.events->fd()) {
+      take_events(*watch.events);
     } else {
       peers = true;
     }
@@ -251,18 +257,18 @@ void Progress::take_events(CompletionChannel& events) {
 }
 
 void Progress::stop() noexcept {
-  std::shared_ptr<CompletionChannel> gone;
+  std::shared_ptr<Watch> gone;
   const std::lock_guard lock(sleep_mutex_);
-  gone = std::move(events_);
+  gone = std::move(watch_);
 }
 
 void Progress::wake_sleepers() noexcept {
   const std::lock_guard lock(sleep_mutex_);
   ++wake_number_;
   woken_.notify_all();
-  if (!watched_) return;
+  if (!watched_ || !watch_) return;
   const uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+  [[maybe_unused]] const auto written = ::write(watch_->wake.get(), &one, sizeof one);
 }
 
 ServiceThread::ServiceThread(std::function<void()> body) : generation_(process_generation()) {

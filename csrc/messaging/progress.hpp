@@ -62,7 +62,7 @@ class Progress {
   /// most often. Throws what the interrupt check throws.
   bool wait(Progressing* first, const std::function<bool()>& done, const Deadline& deadline);
 
-  /// Gives the completion channel up; threads that still wait go on without it.
+  /// Gives the completion channel and all descriptors up; threads that still wait go on without them.
   void stop() noexcept;
 
   /// Something finished that a sleeping thread may wait for. Cheap where none sleeps.
@@ -71,21 +71,26 @@ class Progress {
   }
 
  private:
+  // What a sleeping thread watches; it keeps its share over a stop().
+  struct Watch {
+    std::shared_ptr<CompletionChannel> events;
+    UniqueFd epoll;
+    UniqueFd wake;
+  };
+
   bool look(Progressing* first, bool all);
   void look_at_peers();
   bool sleep(Progressing* first, const std::function<bool()>& done, const Deadline& deadline);
-  void watch_descriptors(CompletionChannel* events, double seconds);
+  void watch_descriptors(Watch& watch, double seconds);
   void take_events(CompletionChannel& events);
   void wake_sleepers() noexcept;
 
-  std::shared_ptr<CompletionChannel> events_;  // under sleep_mutex_; null once stopped
-  UniqueFd epoll_;
-  UniqueFd wake_;
   mutable std::mutex list_mutex_;
   std::shared_ptr<const List> connections_;
   std::atomic<size_t> count_{0};
 
   std::mutex sleep_mutex_;
+  std::shared_ptr<Watch> watch_;  // null once stopped
   std::condition_variable woken_;
   std::atomic<int> sleepers_{0};
   bool watched_ = false;      // one of the sleepers watches the descriptors
