@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
@@ -107,6 +108,7 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
   if (!send_pieces(qp, entry, offset, bytes, to_peer ? 0 : IBV_ACCESS_LOCAL_WRITE, pieces)) return EINVAL;
 
   Announcement announcement(channel, entry.remote_key);
+  if (channel.open.load(std::memory_order_seq_cst) == 0) return ESHUTDOWN;
   const MemoryEntry* region =
       (channel.access.load() & needed) == needed
           ? peer.memory().find(entry.remote_key, entry.remote_address, entry.length,
@@ -130,6 +132,16 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
   if (!peer.can_copy_directly()) return EPERM;
   if (!attach) return EAGAIN;
   return copy_attached(peer.pid(), to_peer, pieces, remote);
+}
+
+bool wait_for_peer(const ChannelState& inbound, const Peer& peer, uint32_t key) {
+  const uint64_t give_up = now_ns() + 5'000'000'000;
+  for (;;) {
+    const uint32_t used = inbound.accessing_key.load(std::memory_order_seq_cst);
+    if (used == 0 || (key != 0 && used != key) || !peer.alive()) return true;
+    if (now_ns() > give_up) return false;
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace rdmatx::soft

@@ -43,9 +43,14 @@ void wake_requester(QueuePair& qp);
 
 /// Moves payload between the peer's memory and a local scatter list without the peer's help: a plain copy
 /// where the memory is mapped here, else through the kernel where `attach` allows that. 0, or an errno:
+/// ESHUTDOWN where the responder takes no more,
 /// EINVAL for a local key, EACCES for a remote one, EPERM where the kernel does not let processes reach each
 /// other, EAGAIN where it would take the kernel and `attach` is false.
 int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64_t bytes, bool attach);
+
+/// Waits until the peer moves no data through `key` (0: through any), which it was just forbidden to use. False
+/// where it does not move on within seconds: its process is stopped. Needs no lock.
+bool wait_for_peer(const ChannelState& inbound, const Peer& peer, uint32_t key);
 
 /// The pieces of a scatter/gather list that cover [offset, offset + bytes), checked against the region table;
 /// false where a piece lies outside its region or lacks `access`.

@@ -1,10 +1,9 @@
 #include <cerrno>
-#include <chrono>
 #include <new>
-#include <thread>
 
 #include "base/log.hpp"
 #include "base/shared_memory.hpp"
+#include "soft/engine.hpp"
 #include "soft/instance.hpp"
 #include "soft/objects.hpp"
 #include "soft/peer.hpp"
@@ -20,7 +19,6 @@ constexpr int known_access =
 /// Waits until nobody moves data through a key that was just made invalid: for the engine in this process by
 /// its locks, for peers by what they announced. False where a peer does not move on (a stopped process).
 bool wait_for_users(Instance& instance, uint32_t key) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   bool free = true;
   instance.for_each([&](QueuePair& qp) {
     std::shared_ptr<Channel> inbound;
@@ -30,13 +28,7 @@ bool wait_for_users(Instance& instance, uint32_t key) {
       inbound = qp.inbound;
       peer = qp.peer;
     }
-    while (inbound && peer && peer->alive() && inbound->state().accessing_key.load(std::memory_order_seq_cst) == key) {
-      if (std::chrono::steady_clock::now() > deadline) {
-        free = false;
-        return;
-      }
-      std::this_thread::yield();
-    }
+    if (inbound && peer) free &= wait_for_peer(inbound->state(), *peer, key);
   });
   return free;
 }

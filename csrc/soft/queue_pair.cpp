@@ -92,8 +92,16 @@ void store_values(QueuePair& qp, const ibv_qp_attr& a, int mask) {
   }
 }
 
+/// From here on the peer's hands are off this side's memory.
+void shut_inbound(QueuePair& qp) {
+  if (!qp.inbound) return;
+  qp.inbound->state().open.store(0, std::memory_order_seq_cst);
+  if (!wait_for_peer(qp.inbound->state(), *qp.peer, 0))
+    log(LogLevel::warning, "a peer that does not run holds memory of a queue pair; do not reuse that memory yet");
+}
+
 void become_reset(QueuePair& qp) {
-  if (qp.inbound) qp.inbound->state().open.store(0, std::memory_order_release);
+  shut_inbound(qp);
   qp.inbound.reset();
   qp.outbound.reset();
   qp.peer.reset();
@@ -218,15 +226,15 @@ int destroy_qp(ibv_qp* base) {
   auto* qp = own<QueuePair>(base);
   Instance& instance = *qp->context->instance;
   if (instance.forked()) return 0;
+  {
+    std::lock_guard lock(qp->mutex);
+    shut_inbound(*qp);
+  }
   instance.remove(qp);
   for (CompletionQueue* cq : {qp->send_cq, qp->recv_cq}) {
     std::lock_guard polling(cq->poll_mutex);
     std::erase(cq->queue_pairs, qp);
     cq->children.fetch_sub(1);
-  }
-  {
-    std::lock_guard lock(qp->mutex);
-    if (qp->inbound) qp->inbound->state().open.store(0, std::memory_order_release);
   }
   if (qp->srq) qp->srq->children.fetch_sub(1);
   qp->domain->children.fetch_sub(1);

@@ -152,7 +152,8 @@ Step copy_slice(QueuePair& qp, SendEntry& entry, uint64_t bytes, bool attach, bo
     case EAGAIN: return Step::done;
     case EINVAL: return fail(entry, IBV_WC_LOC_PROT_ERR);
     case EACCES: return fail_remote_access(qp, entry);
-    case ESRCH: return Step::blocked;  // the process is gone; the wire is about to hear of it
+    case ESRCH:  // the process is gone; the wire is about to hear of it
+    case ESHUTDOWN: return Step::blocked;
     case EPERM:
     case ENOSYS:
       qp.peer->forbid_direct_copies();

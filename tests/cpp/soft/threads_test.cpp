@@ -119,6 +119,26 @@ TEST(a_region_goes_while_it_is_written_to) {
   }
 }
 
+TEST(a_queue_pair_goes_while_its_peer_writes) {
+  for (int round = 0; round < 20; ++round) {
+    End one;
+    auto other = std::make_unique<End>();
+    one.connect(other->coordinates(), 1);
+    other->connect(one.coordinates());
+    const Coordinates target = other->coordinates();
+    std::jthread owner([&] {
+      std::this_thread::yield();
+      other.reset();  // the queue pair, then the region, then its memory
+    });
+    ibv_wc_status last = IBV_WC_SUCCESS;
+    while (last == IBV_WC_SUCCESS) {
+      CHECK_EQ(one.post(IBV_WR_RDMA_WRITE, 0, 60'000, &target), 0);
+      last = one.next().status;
+    }
+    CHECK_EQ(last, IBV_WC_RETRY_EXC_ERR);
+  }
+}
+
 TEST(queue_pairs_come_and_go_while_others_work) {
   End one, other;
   one.connect(other.coordinates());
