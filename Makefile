@@ -159,6 +159,16 @@ test-asan: build
 test-tsan: build
 	@tools/sanitized tsan $(ARGS)
 
+# The software HCA first, then soft-RoCE; RDMATX_SOAK_ROUNDS=1000 kills more.
+SOAK := -m pytest -q -p no:cacheprovider tests/faults/test_peer_death.py
+.PHONY: soak
+soak: export RDMATX_SOAK_ROUNDS ?= 200
+soak: build $(if $(filter rxe,$(LANES)),lab)
+	@$(PYTHON) $(SOAK) $(ARGS)
+ifneq ($(filter rxe,$(LANES)),)
+	@RDMATX_TEST_TIME_SCALE=3 $(VENV)/bin/rdmatx lab run -- $(PYTHON) $(SOAK) --provider=system $(ARGS)
+endif
+
 .PHONY: fuzz
 fuzz: build
 	@tools/sanitized fuzz $(ARGS)
