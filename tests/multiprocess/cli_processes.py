@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from typing import Any
 from tests.launch import TIME_SCALE
 
 LIMIT_SECONDS = 50 * TIME_SCALE
+MIB = 1 << 20
+# Eight slots of 64 KiB: files of a few MiB wrap around the window many times.
+SMALL_WINDOW = ("--window", "512K")
 
 
 def command(*words: object, patch: str = "") -> list[str]:
@@ -88,3 +92,18 @@ class Receiving(Background):
         except BaseException:
             self.__exit__(None, None, None)
             raise
+
+
+def make_file(path: Path, size: int) -> Path:
+    """A file whose content differs from place to place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    block = hashlib.shake_128(path.name.encode()).digest(min(size, MIB) or 1)
+    with path.open("wb") as file:
+        for begin in range(0, size, MIB):
+            file.write(begin.to_bytes(8, "little") + block[8:] if size > 8 else block)
+        file.truncate(size)
+    return path
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
