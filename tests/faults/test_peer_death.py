@@ -26,8 +26,8 @@ from tests.launch import TIME_SCALE, Rank, Ranks
 
 ROUNDS = int(os.environ.get("RDMATX_SOAK_ROUNDS", "10"))
 NBYTES = 1 << 20
-# Seconds within which the survivor must know. A bound on each call, not a measurement.
-KNOWN_WITHIN = 3.0 * TIME_SCALE
+# Seconds within which the survivor must know, on any machine: this is promised, so it is not stretched.
+KNOWN_WITHIN = 3.0
 
 
 def victim(rank: Rank, provider: str, address: str, role: str) -> None:
@@ -60,7 +60,7 @@ ROLES: dict[str, Action] = {
         memory, key, timeout=KNOWN_WITHIN
     ),
     "survivor waits": lambda connection, memory, key: connection.recv(
-        memory, tag=77, timeout=KNOWN_WITHIN + 2.0 * TIME_SCALE
+        memory, tag=77, timeout=KNOWN_WITHIN + 0.5
     ),
 }
 
@@ -123,7 +123,7 @@ def test_killed_in_the_middle(provider: str, device_name: str | None, role: str)
     with rdmatx.Context(device_name, provider=provider) as context:
         before = None
         for _ in range(rounds):
-            one_round(context, provider, role, delay=chance.uniform(0.0, 0.15) * TIME_SCALE)
+            one_round(context, provider, role, delay=chance.uniform(0.0, 0.15))
             # The first round may start what a context keeps as long as it lives.
             if before is not None:
                 leaks.check(before)

@@ -8,6 +8,7 @@ afterwards.
 from __future__ import annotations
 
 import errno
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,9 @@ from rdmatx.errors import VerbsError
 from rdmatx.verbs import Device
 from tests import leaks
 from tests.conformance.ends import End, all_succeeded, connect, usable_gid_index
+from tests.lanes import lane_missing
+from tests.launch import TIME_SCALE
+from tests.unit.test_cpp import PROGRAMS
 
 Path = Callable[[Device, int], None]
 # More calls than any path makes: a plan that never runs out is a mistake of the test.
@@ -107,3 +111,16 @@ def test_verb_that_fails_is_named(
     expected = pytest.raises(VerbsError, match=f"ibv_{verb.removesuffix('_ex')}")
     with expected, _C.testing.faulty_device(provider, 1, [verb], device_name or "") as device:
         connection(device, gid_index)
+
+
+@pytest.mark.cpp
+@pytest.mark.timeout(300)
+def test_context_and_connection(provider: str) -> None:
+    """The same for a Context, its listener, a connection, a region and a message (tests/cpp/faults)."""
+    command = PROGRAMS.get("context_faults")
+    if command is None:
+        lane_missing("cpp", "the C++ tests are not built: make test-cpp")
+    done = subprocess.run(
+        [command[0], provider], capture_output=True, text=True, timeout=90 * TIME_SCALE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.soft
 PAIR = """
 import os, sys, threading, time
 import rdmatx
+from rdmatx import errors
 context = rdmatx.Context(provider="soft")
 listener = context.listen("127.0.0.1:0")
 connection = context.connect(listener.address, timeout=10.0)
@@ -70,7 +71,7 @@ def test_thread_blocked_in_recv(daemon: bool) -> None:
         + "def receive():\n"
         + "    try:\n"
         + f"        {wait}\n"
-        + "    except (rdmatx.errors.TimeoutError, rdmatx.errors.ClosedError):\n"
+        + "    except (errors.TimeoutError, errors.ClosedError):\n"
         + "        pass\n"
         + "threading.Thread(target=receive, daemon=daemon).start()\n"
         + "time.sleep(0.2)\n"
@@ -83,7 +84,7 @@ def test_daemon_threads_in_the_middle_of_transfers() -> None:
         + "def forever(work):\n"
         + "    try:\n"
         + "        while True: work()\n"
-        + "    except rdmatx.Error:\n"
+        + "    except errors.Error:\n"
         + "        pass\n"
         + "memory, payload = bytearray(4096), bytes(4096)\n"
         + "for work in (lambda: connection.send(payload), lambda: peer.recv(memory)):\n"
@@ -129,7 +130,7 @@ def test_used_at_exit() -> None:
         "def last():\n"
         "    try:\n"
         "        connection.send(b'late', timeout=1.0)\n"
-        "    except (rdmatx.Error, OSError) as error:\n"
+        "    except (errors.Error, OSError) as error:\n"
         "        print(type(error).__name__)\n"
         "atexit.register(last)\n" + PAIR
     ).clean()
@@ -158,7 +159,7 @@ def test_forked_child_may_not_use_the_parents_connection() -> None:
         + "if child == 0:\n"
         + "    try:\n"
         + "        connection.send(b'x', timeout=2.0)\n"
-        + "    except rdmatx.Error as error:\n"
+        + "    except errors.Error as error:\n"
         + "        print('fork' in str(error), flush=True)\n"
         + "    os._exit(0)\n"
         + "assert os.waitpid(child, 0)[1] == 0\n"

@@ -17,8 +17,8 @@ from rdmatx import _C
 from tests.launch import ROOT
 
 STUB = ast.parse((ROOT / "rdmatx" / "_C.pyi").read_text())
-# Special methods that users call through syntax, so that a stub has to tell them. (__buffer__ is one too, but an
-# attribute only from Python 3.12 on.)
+# Special methods that users call through syntax, so that a stub has to tell them. (__buffer__ is one too,
+# but an attribute only from Python 3.12 on.)
 SPECIAL = {
     "__array_interface__",
     "__await__",
