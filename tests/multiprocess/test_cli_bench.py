@@ -111,6 +111,7 @@ def test_gloo(provider: str, op: str, mode: str) -> None:
         check_speed(record, "peer_")
 
 
+@pytest.mark.timeout(180)
 def test_perftest(provider: str) -> None:
     words = ("--sizes", "64K", "--vs", "perftest", "--provider", provider)
     if provider == "soft":
