@@ -61,14 +61,48 @@ constexpr const char* add_text =
 constexpr const char* add_raw_text =
     "Adds memory by address and local key, unchecked: the device judges it when the work is done.";
 
-void bind_send_work(py::module_& module) {
+void bind_parts(py::class_<PySendWork>& type) {
   constexpr auto self_is = py::return_value_policy::reference_internal;
-  py::class_<PySendWork>(module, "SendWork",
-                         "A work request for a send queue (ibv_post_send(3)). Its methods return it, so that "
-                         "they chain; it may be posted\n"
-                         "any number of times. It holds the regions it names; they must stay registered "
-                         "until its completion is seen.")
-      .def_static(
+  type.def("add", &add_region<PySendWork>, py::arg("region"), py::arg("offset") = 0,
+           py::arg("nbytes") = py::none(), self_is, add_text)
+      .def("add_raw", &add_raw<PySendWork>, py::arg("address"), py::arg("nbytes"), py::arg("local_key"),
+           self_is, add_raw_text)
+      .def("add_inline", &add_inline, py::arg("buffer"), self_is,
+           "Adds memory that is copied while posting and needs no registration; makes the work inline. At "
+           "most the "
+           "queue pair's max_inline_bytes in all.")
+      .def("signaled", &set_flag<&SendWork::signaled>, py::arg("on") = true, self_is,
+           "Asks for a completion; without it only a failure gives one.")
+      .def("fenced", &set_flag<&SendWork::fenced>, py::arg("on") = true, self_is,
+           "Waits for the reads and atomics posted before it.")
+      .def("solicited", &set_flag<&SendWork::solicited>, py::arg("on") = true, self_is,
+           "Wakes a receiver that armed for solicited completions only.")
+      .def("inlined", &set_flag<&SendWork::inlined>, py::arg("on") = true, self_is,
+           "Copies the payload while posting.")
+      .def(
+          "immediate",
+          [](PySendWork& self, uint32_t value) -> PySendWork& {
+            self.work.immediate(value);
+            return self;
+          },
+          py::arg("value"), self_is,
+          "32 bits for the receiver's completion; a write then consumes a receive. Raises UsageError for "
+          "anything but a "
+          "send or a write.")
+      .def_property_readonly("work_id", [](const PySendWork& self) { return self.work.work_id(); })
+      .def_property_readonly("opcode", [](const PySendWork& self) { return self.work.opcode(); })
+      .def_property_readonly("nbytes", [](const PySendWork& self) { return self.work.total_bytes(); })
+      .def("__repr__", [](const PySendWork& self) { return "<SendWork " + self.work.text() + ">"; });
+}
+
+void bind_send_work(py::module_& module) {
+  py::class_<PySendWork> type(
+      module, "SendWork",
+      "A work request for a send queue (ibv_post_send(3)). Its methods return it, so that "
+      "they chain; it may be posted\n"
+      "any number of times. It holds the regions it names; they must stay registered "
+      "until its completion is seen.");
+  type.def_static(
           "send", [](uint64_t id) { return PySendWork{SendWork::send(id)}; }, py::kw_only(),
           py::arg("work_id") = 0, "A message for a receive that the peer posted.")
       .def_static(
@@ -102,37 +136,8 @@ void bind_send_work(py::module_& module) {
           py::kw_only(), py::arg("work_id") = 0,
           "Stores `desired` where 8 aligned bytes of the peer equal `expected`; the value before goes to the "
           "8 "
-          "local bytes.")
-      .def("add", &add_region<PySendWork>, py::arg("region"), py::arg("offset") = 0,
-           py::arg("nbytes") = py::none(), self_is, add_text)
-      .def("add_raw", &add_raw<PySendWork>, py::arg("address"), py::arg("nbytes"), py::arg("local_key"),
-           self_is, add_raw_text)
-      .def("add_inline", &add_inline, py::arg("buffer"), self_is,
-           "Adds memory that is copied while posting and needs no registration; makes the work inline. At "
-           "most the "
-           "queue pair's max_inline_bytes in all.")
-      .def("signaled", &set_flag<&SendWork::signaled>, py::arg("on") = true, self_is,
-           "Asks for a completion; without it only a failure gives one.")
-      .def("fenced", &set_flag<&SendWork::fenced>, py::arg("on") = true, self_is,
-           "Waits for the reads and atomics posted before it.")
-      .def("solicited", &set_flag<&SendWork::solicited>, py::arg("on") = true, self_is,
-           "Wakes a receiver that armed for solicited completions only.")
-      .def("inlined", &set_flag<&SendWork::inlined>, py::arg("on") = true, self_is,
-           "Copies the payload while posting.")
-      .def(
-          "immediate",
-          [](PySendWork& self, uint32_t value) -> PySendWork& {
-            self.work.immediate(value);
-            return self;
-          },
-          py::arg("value"), self_is,
-          "32 bits for the receiver's completion; a write then consumes a receive. Raises UsageError for "
-          "anything but a "
-          "send or a write.")
-      .def_property_readonly("work_id", [](const PySendWork& self) { return self.work.work_id(); })
-      .def_property_readonly("opcode", [](const PySendWork& self) { return self.work.opcode(); })
-      .def_property_readonly("nbytes", [](const PySendWork& self) { return self.work.total_bytes(); })
-      .def("__repr__", [](const PySendWork& self) { return "<SendWork " + self.work.text() + ">"; });
+          "local bytes.");
+  bind_parts(type);
 }
 
 void bind_receive_work(py::module_& module) {
@@ -298,26 +303,27 @@ void bind_transitions(py::class_<PyQueuePair>& type) {
           },
           py::kw_only(), py::arg("timeout") = standard.timeout, py::arg("retry_count") = standard.retry_count,
           py::arg("rnr_retry") = standard.rnr_retry, py::arg("max_rd_atomic") = standard.max_rd_atomic,
-          "From now on work may be sent.")
-      .def(
-          "connect",
-          [](const PyQueuePair& self, const Address& remote, int port, int gid_index, Access access,
-             uint32_t path_mtu, uint8_t timeout, uint8_t retry_count, uint8_t rnr_retry,
-             uint8_t min_rnr_timer, uint8_t max_rd_atomic, uint8_t traffic_class, uint8_t service_level,
-             uint8_t hop_limit) {
-            const ConnectOptions options{access,        path_mtu,      timeout,       retry_count,
-                                         rnr_retry,     min_rnr_timer, max_rd_atomic, traffic_class,
-                                         service_level, hop_limit};
-            run(self, [&](QueuePair& qp) { qp.connect(port, gid_index, remote, options); });
-          },
-          py::arg("remote"), py::kw_only(), py::arg("port") = 1, py::arg("gid_index") = 0,
-          py::arg("access") = standard.access, py::arg("path_mtu") = 0, py::arg("timeout") = standard.timeout,
-          py::arg("retry_count") = standard.retry_count, py::arg("rnr_retry") = standard.rnr_retry,
-          py::arg("min_rnr_timer") = standard.min_rnr_timer,
-          py::arg("max_rd_atomic") = standard.max_rd_atomic, py::arg("traffic_class") = 0,
-          py::arg("service_level") = 0, py::arg("hop_limit") = standard.hop_limit,
-          "From RESET or INIT to READY_TO_SEND. The peer does the same with our local_address(). Codes as in "
-          "modify().");
+          "From now on work may be sent.");
+}
+
+void bind_connect(py::class_<PyQueuePair>& type) {
+  static const ConnectOptions standard;
+  type.def(
+      "connect",
+      [](const PyQueuePair& self, const Address& remote, int port, int gid_index, Access access,
+         uint32_t path_mtu, uint8_t timeout, uint8_t retry_count, uint8_t rnr_retry, uint8_t min_rnr_timer,
+         uint8_t max_rd_atomic, uint8_t traffic_class, uint8_t service_level, uint8_t hop_limit) {
+        const ConnectOptions options{access,        path_mtu,      timeout,       retry_count,   rnr_retry,
+                                     min_rnr_timer, max_rd_atomic, traffic_class, service_level, hop_limit};
+        run(self, [&](QueuePair& qp) { qp.connect(port, gid_index, remote, options); });
+      },
+      py::arg("remote"), py::kw_only(), py::arg("port") = 1, py::arg("gid_index") = 0,
+      py::arg("access") = standard.access, py::arg("path_mtu") = 0, py::arg("timeout") = standard.timeout,
+      py::arg("retry_count") = standard.retry_count, py::arg("rnr_retry") = standard.rnr_retry,
+      py::arg("min_rnr_timer") = standard.min_rnr_timer, py::arg("max_rd_atomic") = standard.max_rd_atomic,
+      py::arg("traffic_class") = 0, py::arg("service_level") = 0, py::arg("hop_limit") = standard.hop_limit,
+      "From RESET or INIT to READY_TO_SEND. The peer does the same with our local_address(). Codes as in "
+      "modify().");
 }
 
 void bind_queue_pair(py::module_& module) {
@@ -374,6 +380,7 @@ void bind_queue_pair(py::module_& module) {
       });
   bind_modify(type);
   bind_transitions(type);
+  bind_connect(type);
   bind_closing(type);
 }
 

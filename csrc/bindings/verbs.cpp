@@ -91,7 +91,8 @@ void bind_memory(py::module_& module) {
       "A protection domain (ibv_alloc_pd(3)): queue pairs reach only memory registered "
       "in their own. Keeps its device open.");
   domain.def(py::init([](const PyDevice& device) {
-               return PyProtectionDomain(without_gil([&] { return ProtectionDomain::create(device.get()); }));
+               const auto shared = device.get();
+               return PyProtectionDomain(without_gil([&] { return ProtectionDomain::create(shared); }));
              }),
              py::arg("device"));
   bind_closing(domain);
@@ -182,19 +183,11 @@ std::vector<Completion> wait(const PyCompletionQueue& self, size_t count, double
   throw TimeoutError(text, "", "wait", timeout);
 }
 
-void bind_completions(py::module_& module) {
-  py::class_<PyCompletionChannel> channel(
-      module, "CompletionChannel",
-      "A descriptor that becomes readable when an armed completion queue gets a "
-      "completion (ibv_create_comp_channel(3)). It is non-blocking.");
-  py::class_<PyCompletionQueue> queue(
-      module, "CompletionQueue",
-      "A completion queue (ibv_create_cq(3)) with room for at least `entries` completions. One that overruns "
-      "is dead:\n"
-      "make it as deep as all work that can be outstanding on it. May be polled from any thread.");
+void bind_channel(py::class_<PyCompletionChannel>& channel) {
   channel
       .def(py::init([](const PyDevice& device) {
-             return PyCompletionChannel(without_gil([&] { return CompletionChannel::create(device.get()); }));
+             const auto shared = device.get();
+             return PyCompletionChannel(without_gil([&] { return CompletionChannel::create(shared); }));
            }),
            py::arg("device"))
       .def(
@@ -205,12 +198,15 @@ void bind_completions(py::module_& module) {
            "poll it "
            "empty. `timeout` in seconds, None is no limit; raises TimeoutError (ibv_get_cq_event(3)).");
   bind_closing(channel);
+}
 
+void bind_queue(py::class_<PyCompletionQueue>& queue) {
   queue
       .def(py::init([](const PyDevice& device, int entries, const PyCompletionChannel* with_channel) {
+             const auto shared = device.get();
              const auto shared_channel = with_channel ? with_channel->get() : nullptr;
              return PyCompletionQueue(
-                 without_gil([&] { return CompletionQueue::create(device.get(), entries, shared_channel); }));
+                 without_gil([&] { return CompletionQueue::create(shared, entries, shared_channel); }));
            }),
            py::arg("device"), py::arg("entries"), py::kw_only(), py::arg("channel") = nullptr)
       .def_property_readonly(
@@ -245,14 +241,30 @@ void bind_completions(py::module_& module) {
   bind_closing(queue);
 }
 
+void bind_completions(py::module_& module) {
+  py::class_<PyCompletionChannel> channel(
+      module, "CompletionChannel",
+      "A descriptor that becomes readable when an armed completion queue gets a "
+      "completion (ibv_create_comp_channel(3)). It is non-blocking.");
+  py::class_<PyCompletionQueue> queue(
+      module, "CompletionQueue",
+      "A completion queue (ibv_create_cq(3)) with room for at least `entries` completions. One that overruns "
+      "is dead:\n"
+      "make it as deep as all work that can be outstanding on it. May be polled from any thread.");
+  // Both are known before either is described: their signatures name each other.
+  bind_channel(channel);
+  bind_queue(queue);
+}
+
 void bind_shared_receive_queue(py::module_& module) {
   py::class_<PySharedReceiveQueue> type(
       module, "SharedReceiveQueue",
       "A receive queue of several queue pairs (ibv_create_srq(3)). Raises VerbsError "
       "with EOPNOTSUPP where the device has none.");
   type.def(py::init([](const PyProtectionDomain& domain, uint32_t max_requests, uint32_t max_elements) {
-             return PySharedReceiveQueue(without_gil(
-                 [&] { return SharedReceiveQueue::create(domain.get(), max_requests, max_elements); }));
+             const auto shared = domain.get();
+             return PySharedReceiveQueue(
+                 without_gil([&] { return SharedReceiveQueue::create(shared, max_requests, max_elements); }));
            }),
            py::arg("domain"), py::arg("max_requests"), py::kw_only(), py::arg("max_elements") = 1)
       .def_property_readonly("max_requests",

@@ -53,6 +53,9 @@ void bind_enumerations(py::module_& module) {
       .value("ROCE_V1", GidType::roce_v1)
       .value("ROCE_V2", GidType::roce_v2)
       .finalize();
+}
+
+void bind_work_enumerations(py::module_& module) {
   py::native_enum<SendOpcode>(module, "SendOpcode", "enum.IntEnum",
                               "What a SendWork asks for (ibv_post_send(3)).")
       .value("RDMA_WRITE", SendOpcode::rdma_write)
@@ -73,6 +76,9 @@ void bind_enumerations(py::module_& module) {
       .value("RECEIVE", CompletionOpcode::receive)
       .value("RECEIVE_WRITE_WITH_IMMEDIATE", CompletionOpcode::receive_write_with_immediate)
       .finalize();
+}
+
+void bind_status(py::module_& module) {
   py::native_enum<WorkCompletionStatus>(module, "WorkCompletionStatus", "enum.IntEnum",
                                         "What became of a work request (ibv_poll_cq(3)).")
       .value("SUCCESS", WorkCompletionStatus::success)
@@ -119,7 +125,11 @@ void bind_port_values(py::module_& module) {
           "gid", [](const GidEntry& entry) { return entry.gid.text(); }, "As IPv6 text.")
       .def_readonly("type", &GidEntry::type)
       .def_readonly("network_device", &GidEntry::network_device,
-                    "The interface behind it; empty where not told.");
+                    "The interface behind it; empty where not told.")
+      .def("__repr__", [](const GidEntry& entry) {
+        return "<GidEntry " + std::to_string(entry.index) + ": " + entry.gid.text() + ", " +
+               gid_type_name(entry.type) + ">";
+      });
   py::class_<AsyncEvent>(module, "AsyncEvent",
                          "Something that happened outside any work request (ibv_get_async_event(3)). "
                          "queue_pair_number or port names what it is about; the other is 0.")
@@ -279,6 +289,8 @@ void bind_path(py::module_& module) {
 
 void bind_verbs_types(py::module_& module) {
   bind_enumerations(module);
+  bind_work_enumerations(module);
+  bind_status(module);
   bind_port_values(module);
   bind_address(module);
   bind_completion(module);
