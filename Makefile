@@ -141,7 +141,7 @@ format: build
 
 .PHONY: compile-cpp-tests
 compile-cpp-tests: build
-	@$(STEP) compile-cpp-tests 'compiling the C++ tests' cmake --build $(NATIVE)
+	@$(STEP) compile-cpp-tests 'compiling the C++ tests' cmake --build $(NATIVE) --parallel $(JOBS)
 
 .PHONY: test-cpp
 test-cpp: compile-cpp-tests
