@@ -21,8 +21,9 @@ constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
 constexpr uint64_t look_bytes = 128 * 1024;
 /// What one call moves before it lets other threads at the queue pair.
 constexpr uint64_t turn_bytes = 16 * 1024 * 1024;
-/// A write from here on is shared with a peer that polls: it copies out of the ring while we copy in.
-constexpr uint64_t share_from_bytes = 256 * 1024;
+/// A write from here on is shared with a peer that polls: it copies out of the ring while we copy in. Below, a
+/// direct copy stays in the caches and the hand-over costs more than the second core brings.
+constexpr uint64_t share_from_bytes = 8 * 1024 * 1024;
 
 SendEntry& entry_at(QueuePair& qp, uint64_t index) { return qp.sends[index % qp.sends.size()]; }
 
