@@ -233,26 +233,23 @@ void bind_region(py::module_& module) {
       .def("__getitem__", &part_of);
 }
 
+py::bytes bytes_of(const RemoteKey& key) {
+  const auto bytes = key.to_bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+RemoteKey key_of(const py::bytes& data) {
+  return RemoteKey::from_bytes(std::as_bytes(std::span(static_cast<std::string_view>(data))));
+}
+
 void bind_remote_key(py::module_& module) {
   py::class_<RemoteKey>(
       module, "RemoteKey",
       "What a peer needs to reach a region. bytes(key) goes over any channel; from_bytes() takes it.")
-      .def_static(
-          "from_bytes",
-          [](const py::bytes& data) {
-            return RemoteKey::from_bytes(std::as_bytes(std::span(static_cast<std::string_view>(data))));
-          },
-          py::arg("data"), "Raises UsageError for bytes that are no key, or of another version.")
-      .def("__bytes__",
-           [](const RemoteKey& self) {
-             const auto bytes = self.to_bytes();
-             return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-           })
-      .def("__reduce__",
-           [](py::object self) {
-             return py::make_tuple(py::type::of<RemoteKey>().attr("from_bytes"),
-                                   py::make_tuple(self.attr("__bytes__")()));
-           })
+      .def_static("from_bytes", &key_of, py::arg("data"),
+                  "Raises UsageError for bytes that are no key, or of another version.")
+      .def("__bytes__", &bytes_of)
+      .def(py::pickle([](const RemoteKey& self) { return bytes_of(self); }, &key_of))
       .def("__eq__",
            [](const RemoteKey& self, py::handle other) {
              return py::isinstance<RemoteKey>(other) && self == other.cast<const RemoteKey&>();

@@ -63,6 +63,7 @@ void Listener::close() {
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
   thread_.reset();
   resources_.reset();
+  wake_.reset();
   forget_descriptor(socket_.get());
   socket_.reset();
   std::deque<std::shared_ptr<Connection>> left;
