@@ -63,6 +63,7 @@ void Ring::pop() noexcept {
 std::shared_ptr<Channel> Channel::create() {
   auto channel = std::shared_ptr<Channel>(new Channel(SharedMemory::create(total_bytes, "rdmatx-channel")));
   new (&channel->state()) ChannelState{};
+  channel->state().shared_write.claims.store(SharedWrite::closed);
   return channel;
 }
 

@@ -80,6 +80,29 @@ class Ring {
 
 constexpr uint64_t rnr_cancelled = ~uint64_t{0};
 
+/// A large write that both sides carry out: the requester copies piece after piece into the responder's memory,
+/// and a responder that polls takes pieces too and copies them out of the requester's. Each piece is claimed by
+/// one of the two.
+///
+/// `claims` holds the write's generation (high half) and the next unclaimed piece (low half). The requester
+/// changes the description only while no piece is left to claim, and then publishes it by a new generation, so
+/// whoever claims a piece by compare-and-exchange read the description that belongs to it.
+struct SharedWrite {
+  static constexpr uint64_t piece_bytes = 128 * 1024;
+  static constexpr uint64_t closed = 0xffffffff;  ///< as the next piece: none is left
+
+  alignas(64) std::atomic<uint64_t> source;  ///< in the requester's process
+  std::atomic<uint64_t> target;              ///< in the responder's
+  std::atomic<uint64_t> length;
+  std::atomic<uint32_t> key;
+  alignas(64) std::atomic<uint64_t> claims;
+  // Written by the responder.
+  alignas(64) std::atomic<uint64_t> helped;  ///< generation, and how many of its pieces the responder put in place
+  std::atomic<uint64_t> failed;              ///< the generation of which it could not copy a piece
+
+  static constexpr uint64_t pieces(uint64_t length) { return (length + piece_bytes - 1) / piece_bytes; }
+};
+
 /// Fields by who writes them; each group on cache lines of its own. Messages are numbered from 1.
 struct ChannelState {
   RingEnds requests;   ///< requester → responder
@@ -96,12 +119,13 @@ struct ChannelState {
   /// The message that waits for a receive, 0 for none. The responder resumes by exchanging it for 0, the
   /// requester gives up by exchanging it for rnr_cancelled: exactly one of the two succeeds.
   std::atomic<uint64_t> receiver_not_ready;
-  alignas(64) std::atomic<uint64_t> heartbeat;  ///< counts the polls of the responder's completion queue
 
   // Written by the requester.
   /// The key through which the requester moves data right now. The responder waits for it to change before a
   /// deregistration returns (a hazard pointer).
   alignas(64) std::atomic<uint32_t> accessing_key;
+
+  SharedWrite shared_write;
 
   // Set by a side before it sleeps, taken by the other, which then rings the sleeper's doorbell.
   alignas(64) std::atomic<uint32_t> responder_asleep;

@@ -105,6 +105,16 @@ int take(CompletionQueue* cq, int wanted, ibv_wc* completions) {
   return static_cast<int>(taken);
 }
 
+/// Whoever polls needs no doorbell, and peers need not ring it; the background thread takes note, and asks for it
+/// again when the polls end.
+void stay_awake(QueuePair& qp) {
+  bool asked = qp.inbound && qp.inbound->state().responder_asleep.load(std::memory_order_relaxed) != 0 &&
+               qp.inbound->state().responder_asleep.exchange(0) != 0;
+  asked |= qp.outbound && qp.outbound->state().requester_asleep.load(std::memory_order_relaxed) != 0 &&
+           qp.outbound->state().requester_asleep.exchange(0) != 0;
+  if (asked) qp.context->instance->wire().nudge();
+}
+
 }  // namespace
 
 int poll_cq(ibv_cq* base, int wanted, ibv_wc* completions) {
@@ -116,8 +126,9 @@ int poll_cq(ibv_cq* base, int wanted, ibv_wc* completions) {
     for (QueuePair* qp : cq->queue_pairs) {
       std::unique_lock lock(qp->mutex, std::try_to_lock);
       if (!lock) continue;
-      if (qp->inbound) qp->inbound->state().heartbeat.fetch_add(1, std::memory_order_relaxed);
+      stay_awake(*qp);
       drive(*qp);
+      help_with_write(*qp);
     }
   // Once more, since that may have taken long: who comes out of a copy polls, and needs no help.
   cq->polls.fetch_add(1, std::memory_order_relaxed);

@@ -56,9 +56,7 @@ void scatter(const std::byte* from, const std::vector<iovec>& pieces) noexcept {
   }
 }
 
-namespace {
-
-/// Copies through the kernel (process_vm_readv(2)), which may stop short at any piece's end.
+// The kernel may stop short at any piece's end.
 int copy_attached(pid_t pid, bool to_peer, std::vector<iovec>& pieces, uint64_t remote) {
   size_t first = 0;
   while (first < pieces.size()) {
@@ -83,6 +81,8 @@ int copy_attached(pid_t pid, bool to_peer, std::vector<iovec>& pieces, uint64_t 
   return 0;
 }
 
+namespace {
+
 /// Announces the key that is about to be used, for as long as it lives (see ChannelState::accessing_key).
 class Announcement {
  public:
@@ -99,7 +99,7 @@ class Announcement {
 
 }  // namespace
 
-int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64_t bytes, bool attach) {
+int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64_t bytes) {
   const bool to_peer = entry.opcode != IBV_WR_RDMA_READ;
   const uint32_t needed = to_peer ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
   ChannelState& channel = qp.outbound->state();
@@ -130,8 +130,39 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
     return 0;
   }
   if (!peer.can_copy_directly()) return EPERM;
-  if (!attach) return EAGAIN;
   return copy_attached(peer.pid(), to_peer, pieces, remote);
+}
+
+void help_with_write(QueuePair& qp) {
+  if (!qp.inbound || !qp.peer->can_copy_directly() || qp.peer->is_self()) return;
+  const int state = qp.state.load(std::memory_order_relaxed);
+  if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD) return;
+  SharedWrite& write = qp.inbound->state().shared_write;
+  for (;;) {
+    uint64_t claims = write.claims.load(std::memory_order_acquire);
+    const uint64_t generation = claims >> 32, piece = claims & SharedWrite::closed;
+    const uint64_t length = write.length.load(std::memory_order_relaxed);
+    if (piece >= SharedWrite::pieces(length)) return;
+    const uint64_t source = write.source.load(std::memory_order_relaxed);
+    const uint64_t target = write.target.load(std::memory_order_relaxed);
+    // Where the peer may not write, it finds out by itself, with its first piece.
+    if (!peer_may_access(qp, write.key.load(std::memory_order_relaxed), target, length, IBV_ACCESS_REMOTE_WRITE))
+      return;
+    if (!write.claims.compare_exchange_strong(claims, claims + 1)) continue;
+    const uint64_t offset = piece * SharedWrite::piece_bytes;
+    const uint64_t bytes = std::min(length - offset, SharedWrite::piece_bytes);
+    thread_local std::vector<iovec> pieces;
+    pieces.assign(1, {reinterpret_cast<void*>(target + offset), bytes});
+    if (copy_attached(qp.peer->pid(), false, pieces, source + offset) != 0) write.failed.store(generation);
+    qp.helped = qp.helped >> 32 == generation ? qp.helped + 1 : generation << 32 | 1;
+    write.helped.store(qp.helped, std::memory_order_release);
+  }
+}
+
+void close_shared_write(QueuePair& qp) {
+  if (!qp.outbound) return;
+  const uint64_t none = uint64_t{qp.shared_generation} << 32 | SharedWrite::closed;
+  qp.outbound->state().shared_write.claims.store(none, std::memory_order_release);
 }
 
 bool wait_for_peer(const ChannelState& inbound, const Peer& peer, uint32_t key) {

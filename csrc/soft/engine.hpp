@@ -1,6 +1,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include <cstdint>
@@ -42,11 +43,21 @@ void wake_responder(QueuePair& qp);
 void wake_requester(QueuePair& qp);
 
 /// Moves payload between the peer's memory and a local scatter list without the peer's help: a plain copy
-/// where the memory is mapped here, else through the kernel where `attach` allows that. 0, or an errno:
-/// ESHUTDOWN where the responder takes no more,
-/// EINVAL for a local key, EACCES for a remote one, EPERM where the kernel does not let processes reach each
-/// other, EAGAIN where it would take the kernel and `attach` is false.
-int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64_t bytes, bool attach);
+/// where the memory is mapped here, else through the kernel. 0, or an errno: ESHUTDOWN where the responder
+/// takes no more, EINVAL for a local key, EACCES for a remote one, EPERM where the kernel does not let
+/// processes reach each other.
+int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64_t bytes);
+
+/// Copies pieces of the large write that the peer has under way, if there is one. For a thread that polls and
+/// so has nothing better to do.
+void help_with_write(QueuePair& qp);
+/// Leaves nothing of a shared write to be claimed. For the requester.
+void close_shared_write(QueuePair& qp);
+/// process_vm_writev(2) or process_vm_readv(2), until all is moved. 0 or an errno.
+int copy_attached(pid_t pid, bool to_peer, std::vector<iovec>& pieces, uint64_t remote);
+
+/// Whether the peer may access [address, address + length) of this process so, through this queue pair.
+bool peer_may_access(const QueuePair& qp, uint32_t key, uint64_t address, uint64_t length, uint32_t access);
 
 /// Waits until the peer moves no data through `key` (0: through any), which it was just forbidden to use. False
 /// where it does not move on within seconds: its process is stopped. Needs no lock.

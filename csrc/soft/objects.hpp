@@ -142,8 +142,8 @@ struct SendEntry {
   ibv_wr_opcode opcode;
   Phase phase;
   bool signaled, solicited, inline_data;
-  bool in_ring;    // part of it went through the ring, so the responder has to acknowledge it
   bool only_ring;  // the kernel refused a direct copy
+  bool shared;     // the responder may help (SharedWrite)
   ibv_wc_status status;
   uint32_t immediate, remote_key, sge_count;
   uint64_t remote_address, operand, swap;
@@ -179,8 +179,7 @@ struct QueuePair {
   Ring responses_in;
   uint64_t messages_sent = 0;
   uint64_t unreachable_since_ns = 0, not_ready_since_ns = 0;
-  uint64_t heartbeat_seen = 0;  // the peer's count of polls when this side last looked
-  int peer_polls_for = 0;       // looks for which the peer still counts as polling
+  uint32_t shared_generation = 0;  // of the write that was shared last
 
   // As responder.
   std::shared_ptr<Channel> inbound;
@@ -194,6 +193,7 @@ struct QueuePair {
   std::vector<ibv_sge> current_sges;
   uint64_t current_offset = 0, current_capacity = 0;
   uint64_t response_offset = 0;  // of the read that is being answered
+  uint64_t helped = 0;           // as published last in SharedWrite::helped
 
   // For the background thread.
   uint64_t polls_seen = 0;

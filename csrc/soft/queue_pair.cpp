@@ -102,6 +102,7 @@ void shut_inbound(QueuePair& qp) {
 
 void become_reset(QueuePair& qp) {
   shut_inbound(qp);
+  close_shared_write(qp);
   qp.inbound.reset();
   qp.outbound.reset();
   qp.peer.reset();
@@ -111,7 +112,7 @@ void become_reset(QueuePair& qp) {
   qp.messages_sent = qp.messages_received = 0;
   qp.unreachable_since_ns = qp.not_ready_since_ns = 0;
   qp.current_receive.reset();
-  qp.response_offset = 0;
+  qp.response_offset = qp.helped = 0;
   while (qp.receives.size() != 0) qp.receives.pop(qp.current_sges);  // a reset forgets what was posted
   qp.attributes = {};
   ++qp.incarnation;
@@ -229,6 +230,7 @@ int destroy_qp(ibv_qp* base) {
   {
     std::lock_guard lock(qp->mutex);
     shut_inbound(*qp);
+    close_shared_write(*qp);
   }
   instance.remove(qp);
   for (CompletionQueue* cq : {qp->send_cq, qp->recv_cq}) {

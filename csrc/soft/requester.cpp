@@ -17,13 +17,10 @@ enum class Step { done, blocked };
 constexpr uint64_t brief_bytes = 64 * 1024;
 /// The longest copy between two looks at anything else: a deregistration waits for at most this.
 constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
-/// The first piece of a write that a peer could help with: by the end of it one sees whether the peer polls.
-constexpr uint64_t look_bytes = 128 * 1024;
 /// What one call moves before it lets other threads at the queue pair.
 constexpr uint64_t turn_bytes = 16 * 1024 * 1024;
-/// A write from here on is shared with a peer that polls: it copies out of the ring while we copy in. Below, a
-/// direct copy stays in the caches and the hand-over costs more than the second core brings.
-constexpr uint64_t share_from_bytes = 8 * 1024 * 1024;
+/// A write from here on is open to the help of a peer that polls. Below, it is done before the peer would see it.
+constexpr uint64_t share_from_bytes = 2 * SharedWrite::piece_bytes;
 
 SendEntry& entry_at(QueuePair& qp, uint64_t index) { return qp.sends[index % qp.sends.size()]; }
 
@@ -107,7 +104,6 @@ bool put_write_piece(QueuePair& qp, SendEntry& entry) {
   record->address = entry.remote_address + entry.offset;
   gather(reinterpret_cast<std::byte*>(record + 1), pieces);
   entry.offset += bytes;
-  entry.in_ring = true;
   commit(qp);
   return true;
 }
@@ -135,22 +131,11 @@ Step fail_remote_access(QueuePair& qp, SendEntry& entry) {
   return fail(entry, IBV_WC_REM_ACCESS_ERR);
 }
 
-/// Whether the peer drives its side right now. A poll of its own moves the heartbeat; between two of them it
-/// may be busy with a piece, so a few looks may pass.
-bool peer_polls(QueuePair& qp) {
-  const uint64_t beats = qp.outbound->state().heartbeat.load(std::memory_order_relaxed);
-  if (beats != std::exchange(qp.heartbeat_seen, beats)) qp.peer_polls_for = 8;
-  return qp.peer_polls_for > 0 && qp.peer_polls_for-- > 0;
-}
-
-/// Copies one slice, and turns the outcome into the entry's. `done` means that the slice is in place or that
-/// the entry goes by the ring from now on.
-Step copy_slice(QueuePair& qp, SendEntry& entry, uint64_t bytes, bool attach, bool* would_attach) {
-  const int outcome = copy_directly(qp, entry, entry.offset, bytes, attach);
-  *would_attach = outcome == EAGAIN;
-  switch (outcome) {
+/// Copies a part of the payload, and turns the outcome into the entry's. `done` means that the part is in place
+/// or that the entry goes by the ring from now on.
+Step copy_part(QueuePair& qp, SendEntry& entry, uint64_t offset, uint64_t bytes) {
+  switch (copy_directly(qp, entry, offset, bytes)) {
     case 0: entry.offset += bytes; return Step::done;
-    case EAGAIN: return Step::done;
     case EINVAL: return fail(entry, IBV_WC_LOC_PROT_ERR);
     case EACCES: return fail_remote_access(qp, entry);
     case ESRCH:  // the process is gone; the wire is about to hear of it
@@ -158,38 +143,79 @@ Step copy_slice(QueuePair& qp, SendEntry& entry, uint64_t bytes, bool attach, bo
     case EPERM:
     case ENOSYS:
       qp.peer->forbid_direct_copies();
+      close_shared_write(qp);
       entry.only_ring = true;
+      entry.offset = 0;  // the ring carries the whole of it
       return Step::done;
     default: return fail(entry, IBV_WC_REM_OP_ERR);
   }
 }
 
-/// A write is copied straight into the peer's memory. Where that takes the kernel and the peer polls, the
-/// ring is faster (two plain copies on two cores beat one that looks up every page) and both are used: pieces
-/// go through the ring while it has room, and directly while it is full.
+/// Alone, slice by slice.
+Step copy_slices(QueuePair& qp, SendEntry& entry) {
+  const uint64_t stop = std::min(entry.length, entry.offset + turn_bytes);
+  while (!entry.only_ring && entry.offset < stop) {
+    const uint64_t slice = std::min(entry.length - entry.offset, slice_bytes);
+    if (copy_part(qp, entry, entry.offset, slice) == Step::blocked) return Step::blocked;
+  }
+  return entry.only_ring || entry.offset == entry.length ? Step::done : Step::blocked;
+}
+
+/// Opens a large write of one contiguous source to the help of a responder that polls: it is not asleep.
+void share_write(QueuePair& qp, SendEntry& entry) {
+  thread_local std::vector<iovec> pieces;
+  const bool possible = qp.outbound->state().responder_asleep.load() == 0 &&
+                        qp.context->instance->wire_choice() == WireChoice::automatic && !qp.peer->is_self() &&
+                        qp.peer->can_copy_directly() && entry.length >= share_from_bytes && !entry.inline_data;
+  if (!possible || !send_pieces(qp, entry, 0, entry.length, 0, pieces) || pieces.size() != 1) return;
+  SharedWrite& write = qp.outbound->state().shared_write;
+  write.source.store(reinterpret_cast<uint64_t>(pieces[0].iov_base), std::memory_order_relaxed);
+  write.target.store(entry.remote_address, std::memory_order_relaxed);
+  write.length.store(entry.length, std::memory_order_relaxed);
+  write.key.store(entry.remote_key, std::memory_order_relaxed);
+  write.claims.store(uint64_t{++qp.shared_generation} << 32, std::memory_order_release);
+  entry.shared = true;
+}
+
+/// This side's part of a shared write; done once every piece is in place, whoever put it there.
+Step copy_pieces(QueuePair& qp, SendEntry& entry) {
+  SharedWrite& write = qp.outbound->state().shared_write;
+  const uint64_t pieces = SharedWrite::pieces(entry.length);
+  for (uint64_t moved = 0; moved < turn_bytes; moved += SharedWrite::piece_bytes) {
+    // What is claimed is copied at once: a claim that is not followed up would never end.
+    const uint64_t piece = write.claims.fetch_add(1, std::memory_order_acq_rel) & SharedWrite::closed;
+    if (piece >= pieces) {
+      close_shared_write(qp);
+      const uint64_t helped = write.helped.load(std::memory_order_acquire);
+      const uint64_t by_peer = helped >> 32 == qp.shared_generation ? helped & SharedWrite::closed : 0;
+      const uint64_t own = (entry.offset + SharedWrite::piece_bytes - 1) / SharedWrite::piece_bytes;
+      if (own + by_peer < pieces) return Step::blocked;  // the peer is at the last one
+      entry.shared = false;
+      entry.offset = write.failed.load() == qp.shared_generation ? 0 : entry.length;
+      return Step::done;
+    }
+    const uint64_t offset = piece * SharedWrite::piece_bytes;
+    const uint64_t bytes = std::min(entry.length - offset, SharedWrite::piece_bytes);
+    if (copy_part(qp, entry, offset, bytes) == Step::blocked) return Step::blocked;
+    if (entry.only_ring) return Step::done;
+  }
+  return Step::blocked;
+}
+
+/// A write is copied straight into the peer's memory, together with the peer where that polls, or goes through
+/// the ring where the kernel allows no such copy.
 Step step_write(QueuePair& qp, SendEntry& entry, Effort effort) {
   if (effort == Effort::brief && entry.length > brief_bytes) return Step::blocked;
-  const bool may_share = qp.context->instance->wire_choice() == WireChoice::automatic && !qp.peer->is_self() &&
-                         entry.length >= share_from_bytes;
-  const uint64_t stop = std::min(entry.length, entry.offset + turn_bytes);
-  while (entry.offset < stop) {
-    if (entry.only_ring) {
-      if (!put_write_piece(qp, entry)) return Step::blocked;
-      continue;
-    }
+  if (!entry.only_ring && entry.length > 0) {
     if (qp.send_head != qp.send_next) return Step::blocked;  // what went before is not executed yet
-    const bool share = may_share && peer_polls(qp);
-    const uint64_t longest = share ? Ring::max_payload : may_share && entry.offset == 0 ? look_bytes : slice_bytes;
-    const uint64_t slice = std::min(entry.length - entry.offset, longest);
-    bool would_attach = false;
-    if (copy_slice(qp, entry, slice, !share, &would_attach) == Step::blocked) return Step::blocked;
-    if (!would_attach) continue;
-    if (put_write_piece(qp, entry)) continue;
-    if (entry.phase == SendEntry::Phase::failed) return Step::blocked;
-    if (copy_slice(qp, entry, slice, true, &would_attach) == Step::blocked) return Step::blocked;
+    if (entry.phase == SendEntry::Phase::queued) share_write(qp, entry);
+    entry.phase = SendEntry::Phase::moving;
+    if (entry.shared && copy_pieces(qp, entry) == Step::blocked) return Step::blocked;
+    if (copy_slices(qp, entry) == Step::blocked) return Step::blocked;
   }
-  if (entry.offset < entry.length) return Step::blocked;
-  if (entry.in_ring || entry.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) return finish_write(qp, entry);
+  while (entry.offset < entry.length)
+    if (!put_write_piece(qp, entry)) return Step::blocked;
+  if (entry.only_ring || entry.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) return finish_write(qp, entry);
   entry.phase = SendEntry::Phase::done;
   return Step::done;
 }
@@ -235,16 +261,11 @@ Step ask(QueuePair& qp, SendEntry& entry, RecordKind kind) {
 
 Step step_read(QueuePair& qp, SendEntry& entry, Effort effort) {
   if (effort == Effort::brief && entry.length > brief_bytes) return Step::blocked;
-  const uint64_t stop = std::min(entry.length, entry.offset + turn_bytes);
-  while (!entry.only_ring && entry.offset < stop) {
+  if (!entry.only_ring && entry.length > 0) {
     if (qp.send_head != qp.send_next) return Step::blocked;
-    bool would_attach = false;
-    const uint64_t slice = std::min(entry.length - entry.offset, slice_bytes);
-    if (copy_slice(qp, entry, slice, true, &would_attach) == Step::blocked) return Step::blocked;
-    if (entry.only_ring) entry.offset = 0;  // the ring answers the whole of it
+    if (copy_slices(qp, entry) == Step::blocked) return Step::blocked;
   }
   if (entry.only_ring) return ask(qp, entry, RecordKind::read);
-  if (entry.offset < entry.length) return Step::blocked;
   entry.phase = SendEntry::Phase::done;
   return Step::done;
 }

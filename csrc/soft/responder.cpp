@@ -119,15 +119,8 @@ Outcome handle_send(QueuePair& qp, const Record& record, const std::byte* payloa
   return Outcome::consumed;
 }
 
-/// Whether the peer may access [address, address + length) of this process so.
-bool allows(const QueuePair& qp, uint32_t key, uint64_t address, uint64_t length, uint32_t access) {
-  if ((qp.attributes.qp_access_flags & access) != access) return false;
-  return length == 0 ||
-         qp.context->instance->memory().find(key, address, length, qp.domain->number, access) != nullptr;
-}
-
 Outcome handle_write(QueuePair& qp, const Record& record, const std::byte* payload) {
-  if (!allows(qp, record.key, record.address, record.bytes, IBV_ACCESS_REMOTE_WRITE))
+  if (!peer_may_access(qp, record.key, record.address, record.bytes, IBV_ACCESS_REMOTE_WRITE))
     return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
   std::memcpy(reinterpret_cast<void*>(record.address), payload, record.bytes);
   return Outcome::consumed;
@@ -144,7 +137,7 @@ Outcome handle_write_last(QueuePair& qp, const Record& record) {
 }
 
 Outcome handle_read(QueuePair& qp, const Record& record) {
-  if (!allows(qp, record.key, record.address, record.length, IBV_ACCESS_REMOTE_READ))
+  if (!peer_may_access(qp, record.key, record.address, record.length, IBV_ACCESS_REMOTE_READ))
     return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
   while (qp.response_offset < record.length) {
     const uint64_t bytes = std::min<uint64_t>(record.length - qp.response_offset, Ring::max_payload);
@@ -163,7 +156,7 @@ Outcome handle_read(QueuePair& qp, const Record& record) {
 
 Outcome handle_atomic(QueuePair& qp, const Record& record) {
   if (record.address % 8 != 0) return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
-  if (!allows(qp, record.key, record.address, 8, IBV_ACCESS_REMOTE_ATOMIC))
+  if (!peer_may_access(qp, record.key, record.address, 8, IBV_ACCESS_REMOTE_ATOMIC))
     return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
   Record* response = qp.responses_out.reserve(8);
   if (!response) return Outcome::waits;
@@ -193,11 +186,16 @@ Outcome handle(QueuePair& qp, const Record& record, const std::byte* payload) {
 
 }  // namespace
 
+bool peer_may_access(const QueuePair& qp, uint32_t key, uint64_t address, uint64_t length, uint32_t access) {
+  if ((qp.attributes.qp_access_flags & access) != access) return false;
+  return length == 0 ||
+         qp.context->instance->memory().find(key, address, length, qp.domain->number, access) != nullptr;
+}
+
 bool progress_responses(QueuePair& qp) {
   if (!qp.inbound || qp.requests_in.empty()) return false;
   const int state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD) return false;
-  ChannelState& channel = qp.inbound->state();
   bool moved = false, corrupt = false;
   while (const Record* record = qp.requests_in.front(&corrupt)) {
     // A copy of the header: the peer must not change it between the check and the use.
@@ -206,7 +204,6 @@ bool progress_responses(QueuePair& qp) {
     if (outcome == Outcome::refused) return true;
     if (outcome == Outcome::waits) return moved;
     qp.requests_in.pop();
-    channel.heartbeat.fetch_add(1, std::memory_order_relaxed);
     moved = true;
   }
   if (corrupt) refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_FATAL);
@@ -218,6 +215,7 @@ void enter_error(QueuePair& qp, ibv_wc_status first) {
   qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
   qp.base.state = IBV_QPS_ERR;
   if (qp.inbound) qp.inbound->state().open.store(0, std::memory_order_release);
+  close_shared_write(qp);
   flush_sends(qp, first);
   if (qp.current_receive) complete_receive(qp, *qp.current_receive, IBV_WC_WR_FLUSH_ERR);
   qp.current_receive.reset();
