@@ -177,15 +177,23 @@ void share_write(QueuePair& qp, SendEntry& entry) {
   entry.shared = true;
 }
 
+/// The next piece nobody has claimed yet; `pieces` or more where there is none. Never counts past the end: that
+/// would run into the generation.
+uint64_t claim_piece(SharedWrite& write, uint64_t pieces) {
+  uint64_t claims = write.claims.load(std::memory_order_acquire);
+  while ((claims & SharedWrite::closed) < pieces && !write.claims.compare_exchange_weak(claims, claims + 1)) {
+  }
+  return claims & SharedWrite::closed;
+}
+
 /// This side's part of a shared write; done once every piece is in place, whoever put it there.
 Step copy_pieces(QueuePair& qp, SendEntry& entry) {
   SharedWrite& write = qp.outbound->state().shared_write;
   const uint64_t pieces = SharedWrite::pieces(entry.length);
   for (uint64_t moved = 0; moved < turn_bytes; moved += SharedWrite::piece_bytes) {
     // What is claimed is copied at once: a claim that is not followed up would never end.
-    const uint64_t piece = write.claims.fetch_add(1, std::memory_order_acq_rel) & SharedWrite::closed;
+    const uint64_t piece = claim_piece(write, pieces);
     if (piece >= pieces) {
-      close_shared_write(qp);
       const uint64_t helped = write.helped.load(std::memory_order_acquire);
       const uint64_t by_peer = helped >> 32 == qp.shared_generation ? helped & SharedWrite::closed : 0;
       const uint64_t own = (entry.offset + SharedWrite::piece_bytes - 1) / SharedWrite::piece_bytes;

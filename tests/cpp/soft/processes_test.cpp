@@ -151,6 +151,37 @@ TEST(a_polling_target_helps_and_the_bytes_are_right) {
   CHECK_EQ(child.exit_status(), 0);
 }
 
+TEST(a_target_that_helps_with_write_after_write) {
+  constexpr uint32_t part = 300'000;
+  constexpr int writes = 2000;
+  Child child([](int in, int out) {
+    End end(big);
+    introduce(end, in, out);
+    CHECK_EQ(end.receive(0, 0), 0);
+    CHECK_EQ(end.next().status, IBV_WC_SUCCESS);  // polls all the while
+    const bool good = holds(end, 0, 40 * part, 9);
+    CHECK_EQ(write(out, &good, 1), 1);
+    char word;
+    CHECK_EQ(read(in, &word, 1), 1);
+  });
+  End end(big);
+  const Coordinates target = introduce(end, child);
+  fill(end, 9);
+  for (int posted = 0, completed = 0; completed < writes;) {
+    while (posted < writes && posted - completed < 8) {
+      const size_t place = static_cast<size_t>(posted++ % 40) * part;
+      CHECK_EQ(end.post(IBV_WR_RDMA_WRITE, place, part, &target, place), 0);
+    }
+    CHECK_EQ(end.next().status, IBV_WC_SUCCESS);
+    ++completed;
+  }
+  CHECK_EQ(end.post(IBV_WR_RDMA_WRITE_WITH_IMM, 0, 0, &target), 0);
+  CHECK_EQ(end.next().status, IBV_WC_SUCCESS);
+  CHECK(child.get<bool>());
+  child.put('x');
+  CHECK_EQ(child.exit_status(), 0);
+}
+
 TEST(the_death_of_the_peer_ends_everything_within_a_second) {
   for (int round = 0; round < 10; ++round) {
     Child child([](int in, int out) {
