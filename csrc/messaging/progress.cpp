@@ -138,7 +138,8 @@ std::shared_ptr<const Progress::List> Progress::connections() const {
 bool Progress::look(Progressing* first, bool all) {
   bool progressed = first && first->progress();
   if (all && count_.load(std::memory_order_relaxed) > (first ? 1u : 0u)) {
-    for (const auto& weak : *connections()) {
+    const auto list = connections();  // kept: another thread may replace it meanwhile
+    for (const auto& weak : *list) {
       const auto connection = weak.lock();
       if (connection && connection.get() != first) progressed |= connection->progress();
     }
@@ -147,7 +148,8 @@ bool Progress::look(Progressing* first, bool all) {
 }
 
 void Progress::look_at_peers() {
-  for (const auto& weak : *connections())
+  const auto list = connections();  // kept: another thread may replace it meanwhile
+  for (const auto& weak : *list)
     if (const auto connection = weak.lock()) connection->check_peer();
 }
 
@@ -220,7 +222,8 @@ bool Progress::sleep(Progressing* first, const std::function<bool()>& done, cons
     }
   } hand{*this};
   if (first) first->arm();
-  for (const auto& weak : *connections())
+  const auto list = connections();  // kept: another thread may replace it meanwhile
+  for (const auto& weak : *list)
     if (const auto connection = weak.lock()) connection->arm();
   // What completed before a queue was armed gives no event.
   if (look(first, true) || done()) return done();
@@ -249,7 +252,8 @@ void Progress::watch_descriptors(Watch& watch, double seconds) {
 
 void Progress::take_events(CompletionChannel& events) {
   while (const auto queue = events.get_event(0)) {
-    for (const auto& weak : *connections()) {
+    const auto list = connections();  // kept: another thread may replace it meanwhile
+    for (const auto& weak : *list) {
       const auto connection = weak.lock();
       if (connection && connection->completion_queue() == queue.get()) connection->event_came();
     }
