@@ -56,7 +56,7 @@ std::shared_ptr<SharedMemory> SharedMemory::create(size_t bytes, const char* nam
 
 std::shared_ptr<SharedMemory> SharedMemory::map(UniqueFd fd, size_t bytes) {
   std::byte* data = map_descriptor(fd.get(), bytes);
-  return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(fd), data, bytes));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(UniqueFd(), data, bytes));
 }
 
 void publish_segment(const std::shared_ptr<SharedMemory>& segment) {

@@ -13,12 +13,12 @@ namespace rdmatx {
 /// Memory backed by an anonymous file (memfd), so that another process that is handed the file descriptor can
 /// map the same pages. No name in any file system: the kernel frees it with its last user, also after kill -9.
 ///
-/// Owns the descriptor and the mapping. Immutable after construction; may be used from any thread.
+/// Owns the mapping and, where it made the memory, the descriptor. Immutable after construction; may be used from any thread.
 class RDMATX_API SharedMemory {
  public:
   /// Creates `bytes` (rounded up to whole pages) of zeroed memory. Throws Error with the reason.
   static std::shared_ptr<SharedMemory> create(size_t bytes, const char* name);
-  /// Maps memory that another process created; takes the descriptor. `bytes` must not exceed the file.
+  /// Maps memory that another process created; the descriptor is closed. `bytes` must not exceed the file.
   static std::shared_ptr<SharedMemory> map(UniqueFd fd, size_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -26,6 +26,7 @@ class RDMATX_API SharedMemory {
 
   std::byte* data() const noexcept { return data_; }
   size_t size() const noexcept { return bytes_; }
+  /// What another process needs to map it; -1 where another process made it.
   int fd() const noexcept { return fd_.get(); }
   /// Names the segment within this process; never reused. 0 is no segment.
   uint64_t id() const noexcept { return id_; }
