@@ -92,17 +92,24 @@ void store_values(QueuePair& qp, const ibv_qp_attr& a, int mask) {
   }
 }
 
-/// From here on the peer's hands are off this side's memory.
+/// Takes the peer's hands off this side's memory. Waits without the queue pair's lock, which the background
+/// thread may want before it can tell that the peer has died.
 void shut_inbound(QueuePair& qp) {
-  if (!qp.inbound) return;
-  qp.inbound->state().open.store(0, std::memory_order_seq_cst);
-  if (!wait_for_peer(qp.inbound->state(), *qp.peer, 0))
+  std::shared_ptr<Channel> inbound;
+  std::shared_ptr<Peer> peer;
+  {
+    std::lock_guard lock(qp.mutex);
+    close_shared_write(qp);
+    inbound = qp.inbound;
+    peer = qp.peer;
+  }
+  if (!inbound) return;
+  inbound->state().open.store(0, std::memory_order_seq_cst);
+  if (!wait_for_peer(inbound->state(), *peer, 0))
     log(LogLevel::warning, "a peer that does not run holds memory of a queue pair; do not reuse that memory yet");
 }
 
 void become_reset(QueuePair& qp) {
-  shut_inbound(qp);
-  close_shared_write(qp);
   qp.inbound.reset();
   qp.outbound.reset();
   qp.peer.reset();
@@ -184,6 +191,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* wanted, int mask) try {
   auto& qp = *own<QueuePair>(base);
   Instance& instance = *qp.context->instance;
   if (instance.forked()) return EOWNERDEAD;
+  if ((mask & IBV_QP_STATE) && wanted->qp_state == IBV_QPS_RESET) shut_inbound(qp);
   std::unique_lock lock(qp.mutex);
   const int from = qp.state.load();
   const int to = mask & IBV_QP_STATE ? wanted->qp_state : from;
@@ -227,11 +235,7 @@ int destroy_qp(ibv_qp* base) {
   auto* qp = own<QueuePair>(base);
   Instance& instance = *qp->context->instance;
   if (instance.forked()) return 0;
-  {
-    std::lock_guard lock(qp->mutex);
-    shut_inbound(*qp);
-    close_shared_write(*qp);
-  }
+  shut_inbound(*qp);
   instance.remove(qp);
   for (CompletionQueue* cq : {qp->send_cq, qp->recv_cq}) {
     std::lock_guard polling(cq->poll_mutex);
