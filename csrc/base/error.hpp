@@ -110,7 +110,8 @@ class RDMATX_API PeerLostError : public Error {
 /// The secrets of the two sides differ.
 class RDMATX_API AuthenticationError : public Error {
  public:
-  AuthenticationError(const std::string& message, std::string peer) : Error(message), peer_(std::move(peer)) {}
+  AuthenticationError(const std::string& message, std::string peer)
+      : Error(message), peer_(std::move(peer)) {}
   const std::string& peer() const noexcept { return peer_; }
 
  private:

@@ -25,7 +25,9 @@ std::atomic<LogSink> sink{to_standard_error};
 
 }  // namespace
 
-void set_log_sink(LogSink new_sink) noexcept { sink.store(new_sink ? new_sink : to_standard_error); }
+void set_log_sink(LogSink new_sink) noexcept {
+  sink.store(new_sink ? new_sink : to_standard_error);
+}
 
 bool log_enabled(LogLevel level) noexcept {
   static const LogLevel threshold = level_from_environment();

@@ -41,7 +41,9 @@ std::byte* map_descriptor(int fd, size_t bytes) {
 SharedMemory::SharedMemory(UniqueFd fd, std::byte* data, size_t bytes)
     : fd_(std::move(fd)), data_(data), bytes_(bytes), id_(next_id.fetch_add(1)) {}
 
-SharedMemory::~SharedMemory() { munmap(data_, bytes_); }
+SharedMemory::~SharedMemory() {
+  munmap(data_, bytes_);
+}
 
 std::shared_ptr<SharedMemory> SharedMemory::create(size_t bytes, const char* name) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -49,7 +51,8 @@ std::shared_ptr<SharedMemory> SharedMemory::create(size_t bytes, const char* nam
   UniqueFd fd(memfd_create(name, MFD_CLOEXEC));
   if (!fd) throw Error(std::string("cannot create shared memory (memfd_create): ") + describe_errno(errno));
   if (ftruncate(fd.get(), static_cast<off_t>(rounded)) != 0)
-    throw Error("cannot size shared memory to " + std::to_string(rounded) + " bytes: " + describe_errno(errno));
+    throw Error("cannot size shared memory to " + std::to_string(rounded) +
+                " bytes: " + describe_errno(errno));
   std::byte* data = map_descriptor(fd.get(), rounded);
   return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(fd), data, rounded));
 }

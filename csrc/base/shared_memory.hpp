@@ -11,9 +11,11 @@
 namespace rdmatx {
 
 /// Memory backed by an anonymous file (memfd), so that another process that is handed the file descriptor can
-/// map the same pages. No name in any file system: the kernel frees it with its last user, also after kill -9.
+/// map the same pages. No name in any file system: the kernel frees it with its last user, also after kill
+/// -9.
 ///
-/// Owns the mapping and, where it made the memory, the descriptor. Immutable after construction; may be used from any thread.
+/// Owns the mapping and, where it made the memory, the descriptor. Immutable after construction; may be used
+/// from any thread.
 class RDMATX_API SharedMemory {
  public:
   /// Creates `bytes` (rounded up to whole pages) of zeroed memory. Throws Error with the reason.

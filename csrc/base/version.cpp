@@ -2,6 +2,8 @@
 
 namespace rdmatx {
 
-const char* version() noexcept { return RDMATX_VERSION; }
+const char* version() noexcept {
+  return RDMATX_VERSION;
+}
 
 }  // namespace rdmatx

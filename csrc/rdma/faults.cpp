@@ -16,8 +16,9 @@ namespace {
   X(get_device_list)                                                                                   \
   X(open_device)                                                                                       \
   X(query_device)                                                                                      \
-  X(query_port) X(query_gid_ex) X(alloc_pd) X(reg_mr) X(create_comp_channel) X(create_cq) X(resize_cq) \
-      X(create_srq) X(modify_srq) X(create_qp) X(modify_qp) X(query_qp)
+  X(query_port)                                                                                        \
+  X(query_gid_ex) X(alloc_pd) X(reg_mr) X(create_comp_channel) X(create_cq) X(resize_cq) X(create_srq) \
+      X(modify_srq) X(create_qp) X(modify_qp) X(query_qp)
 
 enum FailingVerb : unsigned {
 #define X(name) verb_##name,

@@ -68,7 +68,7 @@ std::shared_ptr<Channel> Channel::create() {
 }
 
 std::shared_ptr<Channel> Channel::map(UniqueFd fd) {
-  struct stat file {};
+  struct stat file{};
   if (fstat(fd.get(), &file) != 0 || static_cast<size_t>(file.st_size) < total_bytes)
     throw Error("a peer handed over a channel that is too small");
   return std::shared_ptr<Channel>(new Channel(SharedMemory::map(std::move(fd), total_bytes)));

@@ -7,22 +7,22 @@
 
 #include "base/shared_memory.hpp"
 
-// The memory that two connected queue pairs share, one channel a direction. The responder creates it and hands
-// it to the one requester it is connected to. Nothing in it is a pointer, nothing in it is trusted: either
-// side checks what it reads, since the other may have died or gone wild at any instruction.
+// The memory that two connected queue pairs share, one channel a direction. The responder creates it and
+// hands it to the one requester it is connected to. Nothing in it is a pointer, nothing in it is trusted:
+// either side checks what it reads, since the other may have died or gone wild at any instruction.
 
 namespace rdmatx::soft {
 
 enum class RecordKind : uint8_t {
-  pad,              ///< fills the end of the ring
-  send,             ///< a piece of a SEND's payload
-  write,            ///< a piece of an RDMA WRITE's payload, for `address`
-  write_last,       ///< ends an RDMA WRITE; with `with_immediate` it consumes a receive
-  read,             ///< asks for `length` bytes at `address`
-  fetch_add,        ///< operand
-  compare_swap,     ///< operand is compared, `swap` stored
-  response,         ///< a piece of the answer to a read or an atomic (response ring only)
-  fault,            ///< the requester found the access refused and tells the responder, as a NAK would
+  pad,           ///< fills the end of the ring
+  send,          ///< a piece of a SEND's payload
+  write,         ///< a piece of an RDMA WRITE's payload, for `address`
+  write_last,    ///< ends an RDMA WRITE; with `with_immediate` it consumes a receive
+  read,          ///< asks for `length` bytes at `address`
+  fetch_add,     ///< operand
+  compare_swap,  ///< operand is compared, `swap` stored
+  response,      ///< a piece of the answer to a read or an atomic (response ring only)
+  fault,         ///< the requester found the access refused and tells the responder, as a NAK would
 };
 
 enum RecordFlags : uint8_t { record_first = 1, record_last = 2, record_immediate = 4, record_solicited = 8 };
@@ -64,7 +64,8 @@ class Ring {
   /// Consumer: frees the record that front() returned.
   void pop() noexcept;
   bool empty() const noexcept {
-    return !ends_ || ends_->tail.load(std::memory_order_relaxed) == ends_->head.load(std::memory_order_acquire);
+    return !ends_ ||
+           ends_->tail.load(std::memory_order_relaxed) == ends_->head.load(std::memory_order_acquire);
   }
   /// The largest payload that always fits an empty ring; a record of it divides the capacity evenly.
   static constexpr size_t max_payload = 64 * 1024 - sizeof(Record);
@@ -80,13 +81,13 @@ class Ring {
 
 constexpr uint64_t rnr_cancelled = ~uint64_t{0};
 
-/// A large write that both sides carry out: the requester copies piece after piece into the responder's memory,
-/// and a responder that polls takes pieces too and copies them out of the requester's. Each piece is claimed by
-/// one of the two.
+/// A large write that both sides carry out: the requester copies piece after piece into the responder's
+/// memory, and a responder that polls takes pieces too and copies them out of the requester's. Each piece is
+/// claimed by one of the two.
 ///
 /// `claims` holds the write's generation (high half) and the next unclaimed piece (low half). The requester
-/// changes the description only while no piece is left to claim, and then publishes it by a new generation, so
-/// whoever claims a piece by compare-and-exchange read the description that belongs to it.
+/// changes the description only while no piece is left to claim, and then publishes it by a new generation,
+/// so whoever claims a piece by compare-and-exchange read the description that belongs to it.
 struct SharedWrite {
   static constexpr uint64_t piece_bytes = 128 * 1024;
   static constexpr uint64_t closed = 0xffffffff;  ///< as the next piece: none is left
@@ -97,8 +98,9 @@ struct SharedWrite {
   std::atomic<uint32_t> key;
   alignas(64) std::atomic<uint64_t> claims;
   // Written by the responder.
-  alignas(64) std::atomic<uint64_t> helped;  ///< generation, and how many of its pieces the responder put in place
-  std::atomic<uint64_t> failed;              ///< the generation of which it could not copy a piece
+  alignas(64)
+      std::atomic<uint64_t> helped;  ///< generation, and how many of its pieces the responder put in place
+  std::atomic<uint64_t> failed;      ///< the generation of which it could not copy a piece
 
   static constexpr uint64_t pieces(uint64_t length) { return (length + piece_bytes - 1) / piece_bytes; }
 };

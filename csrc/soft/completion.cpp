@@ -82,8 +82,9 @@ void complete(CompletionQueue* cq, const ibv_wc& completion, bool solicited) {
   if (overran) raise_async_event(cq->context, IBV_EVENT_CQ_ERR, &cq->base);
   // Failed completions count as solicited (ibv_req_notify_cq(3)).
   int armed = cq->armed.load();
-  const bool wakes = armed == CompletionQueue::armed_any ||
-                     (armed == CompletionQueue::armed_solicited && (solicited || completion.status != IBV_WC_SUCCESS));
+  const bool wakes =
+      armed == CompletionQueue::armed_any ||
+      (armed == CompletionQueue::armed_solicited && (solicited || completion.status != IBV_WC_SUCCESS));
   if (wakes && cq->base.channel && cq->armed.compare_exchange_strong(armed, CompletionQueue::not_armed)) {
     cq->unacknowledged_events.fetch_add(1);
     own<CompletionChannel>(cq->base.channel)->events.push(cq);
@@ -105,8 +106,8 @@ int take(CompletionQueue* cq, int wanted, ibv_wc* completions) {
   return static_cast<int>(taken);
 }
 
-/// Whoever polls needs no doorbell, and peers need not ring it; the background thread takes note, and asks for it
-/// again when the polls end.
+/// Whoever polls needs no doorbell, and peers need not ring it; the background thread takes note, and asks
+/// for it again when the polls end.
 void stay_awake(QueuePair& qp) {
   bool asked = qp.inbound && qp.inbound->state().responder_asleep.load(std::memory_order_relaxed) != 0 &&
                qp.inbound->state().responder_asleep.exchange(0) != 0;

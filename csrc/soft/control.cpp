@@ -31,15 +31,21 @@ thread_local std::string open_failure;
 }  // namespace
 
 ibv_device** get_device_list(int* count) {
-  auto** list = new (std::nothrow) ibv_device* [2] { device(), nullptr };
+  auto** list = new (std::nothrow) ibv_device*[2]{device(), nullptr};
   if (!list) errno = ENOMEM;
   if (count) *count = list ? 1 : 0;
   return list;
 }
 
-void free_device_list(ibv_device** list) { delete[] list; }
-const char* get_device_name(ibv_device* d) { return d->name; }
-__be64 get_device_guid(ibv_device*) { return htobe64(0x0272646d61747800); }  // locally administered
+void free_device_list(ibv_device** list) {
+  delete[] list;
+}
+const char* get_device_name(ibv_device* d) {
+  return d->name;
+}
+__be64 get_device_guid(ibv_device*) {
+  return htobe64(0x0272646d61747800);
+}  // locally administered
 
 ibv_context* open_device(ibv_device* d) try {
   auto* context = new Context;
@@ -82,7 +88,8 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->page_size_cap = 4096;
   attributes->max_qp = Limits::max_queue_pairs;
   attributes->max_qp_wr = Limits::max_work_requests;
-  attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_CURR_QP_STATE_MOD;
+  attributes->device_cap_flags =
+      IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_CURR_QP_STATE_MOD;
   attributes->max_sge = attributes->max_sge_rd = Limits::max_sges;
   attributes->max_cq = Limits::max_completion_queues;
   attributes->max_cqe = Limits::max_completions;
@@ -109,7 +116,7 @@ int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
   attributes->max_msg_sz = Limits::max_message_bytes;
   attributes->pkey_tbl_len = 1;
   attributes->max_vl_num = 1;
-  attributes->active_width = 2;  // 4x
+  attributes->active_width = 2;   // 4x
   attributes->active_speed = 32;  // EDR: a nominal figure, memory is the limit
   attributes->link_layer = IBV_LINK_LAYER_ETHERNET;
   return 0;
@@ -159,37 +166,61 @@ int dealloc_pd(ibv_pd* base) {
   return 0;
 }
 
-int fork_init() { return 0; }
+int fork_init() {
+  return 0;
+}
 
-std::string take_open_failure() { return std::exchange(open_failure, {}); }
+std::string take_open_failure() {
+  return std::exchange(open_failure, {});
+}
 
 const char* wc_status_str(ibv_wc_status status) {
   switch (status) {
-    case IBV_WC_SUCCESS: return "success";
-    case IBV_WC_LOC_LEN_ERR: return "local length error";
-    case IBV_WC_LOC_QP_OP_ERR: return "local queue pair operation error";
-    case IBV_WC_LOC_PROT_ERR: return "local protection error";
-    case IBV_WC_WR_FLUSH_ERR: return "work request flushed";
-    case IBV_WC_BAD_RESP_ERR: return "bad response";
-    case IBV_WC_REM_INV_REQ_ERR: return "remote invalid request error";
-    case IBV_WC_REM_ACCESS_ERR: return "remote access error";
-    case IBV_WC_REM_OP_ERR: return "remote operation error";
-    case IBV_WC_RETRY_EXC_ERR: return "transport retries exceeded";
-    case IBV_WC_RNR_RETRY_EXC_ERR: return "receiver-not-ready retries exceeded";
-    case IBV_WC_FATAL_ERR: return "fatal error";
-    default: return "other error";
+    case IBV_WC_SUCCESS:
+      return "success";
+    case IBV_WC_LOC_LEN_ERR:
+      return "local length error";
+    case IBV_WC_LOC_QP_OP_ERR:
+      return "local queue pair operation error";
+    case IBV_WC_LOC_PROT_ERR:
+      return "local protection error";
+    case IBV_WC_WR_FLUSH_ERR:
+      return "work request flushed";
+    case IBV_WC_BAD_RESP_ERR:
+      return "bad response";
+    case IBV_WC_REM_INV_REQ_ERR:
+      return "remote invalid request error";
+    case IBV_WC_REM_ACCESS_ERR:
+      return "remote access error";
+    case IBV_WC_REM_OP_ERR:
+      return "remote operation error";
+    case IBV_WC_RETRY_EXC_ERR:
+      return "transport retries exceeded";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return "receiver-not-ready retries exceeded";
+    case IBV_WC_FATAL_ERR:
+      return "fatal error";
+    default:
+      return "other error";
   }
 }
 
 const char* event_type_str(ibv_event_type event) {
   switch (event) {
-    case IBV_EVENT_CQ_ERR: return "completion queue overran";
-    case IBV_EVENT_QP_FATAL: return "queue pair failed";
-    case IBV_EVENT_QP_REQ_ERR: return "invalid request on a queue pair";
-    case IBV_EVENT_QP_ACCESS_ERR: return "access violation on a queue pair";
-    case IBV_EVENT_SRQ_LIMIT_REACHED: return "shared receive queue limit reached";
-    case IBV_EVENT_QP_LAST_WQE_REACHED: return "last receive of a queue pair reached";
-    default: return "other event";
+    case IBV_EVENT_CQ_ERR:
+      return "completion queue overran";
+    case IBV_EVENT_QP_FATAL:
+      return "queue pair failed";
+    case IBV_EVENT_QP_REQ_ERR:
+      return "invalid request on a queue pair";
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return "access violation on a queue pair";
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      return "shared receive queue limit reached";
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      return "last receive of a queue pair reached";
+    default:
+      return "other event";
   }
 }
 

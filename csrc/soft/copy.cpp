@@ -109,11 +109,10 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
 
   Announcement announcement(channel, entry.remote_key);
   if (channel.open.load(std::memory_order_seq_cst) == 0) return ESHUTDOWN;
-  const MemoryEntry* region =
-      (channel.access.load() & needed) == needed
-          ? peer.memory().find(entry.remote_key, entry.remote_address, entry.length,
-                               channel.protection_domain.load(), needed)
-          : nullptr;
+  const MemoryEntry* region = (channel.access.load() & needed) == needed
+                                  ? peer.memory().find(entry.remote_key, entry.remote_address, entry.length,
+                                                       channel.protection_domain.load(), needed)
+                                  : nullptr;
   if (!region) return EACCES;
   const uint64_t remote = entry.remote_address + offset;
   std::byte* mapped = nullptr;
@@ -125,8 +124,10 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
     if (mapped) mapped += place;
   }
   if (mapped) {
-    if (to_peer) gather(mapped, pieces);
-    else scatter(mapped, pieces);
+    if (to_peer)
+      gather(mapped, pieces);
+    else
+      scatter(mapped, pieces);
     return 0;
   }
   if (!peer.can_copy_directly()) return EPERM;
@@ -146,7 +147,8 @@ void help_with_write(QueuePair& qp) {
     const uint64_t source = write.source.load(std::memory_order_relaxed);
     const uint64_t target = write.target.load(std::memory_order_relaxed);
     // Where the peer may not write, it finds out by itself, with its first piece.
-    if (!peer_may_access(qp, write.key.load(std::memory_order_relaxed), target, length, IBV_ACCESS_REMOTE_WRITE))
+    if (!peer_may_access(qp, write.key.load(std::memory_order_relaxed), target, length,
+                         IBV_ACCESS_REMOTE_WRITE))
       return;
     if (!write.claims.compare_exchange_strong(claims, claims + 1)) continue;
     const uint64_t offset = piece * SharedWrite::piece_bytes;

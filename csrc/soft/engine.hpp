@@ -9,8 +9,8 @@
 
 #include "soft/objects.hpp"
 
-// What a NIC's firmware does: executes the work of queue pairs. Every function is called with the queue pair's
-// mutex held, by whichever thread polls, posts, or steps in from the background.
+// What a NIC's firmware does: executes the work of queue pairs. Every function is called with the queue
+// pair's mutex held, by whichever thread polls, posts, or steps in from the background.
 
 namespace rdmatx::soft {
 
@@ -59,8 +59,8 @@ int copy_attached(pid_t pid, bool to_peer, std::vector<iovec>& pieces, uint64_t 
 /// Whether the peer may access [address, address + length) of this process so, through this queue pair.
 bool peer_may_access(const QueuePair& qp, uint32_t key, uint64_t address, uint64_t length, uint32_t access);
 
-/// Waits until the peer moves no data through `key` (0: through any), which it was just forbidden to use. False
-/// where it does not move on within seconds: its process is stopped. Needs no lock.
+/// Waits until the peer moves no data through `key` (0: through any), which it was just forbidden to use.
+/// False where it does not move on within seconds: its process is stopped. Needs no lock.
 bool wait_for_peer(const ChannelState& inbound, const Peer& peer, uint32_t key);
 
 /// The pieces of a scatter/gather list that cover [offset, offset + bytes), checked against the region table;

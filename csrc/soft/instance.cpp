@@ -44,7 +44,7 @@ uint32_t host_tag() {
   static const uint32_t tag = [] {
     std::string text;
     std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
-    struct stat net {};
+    struct stat net{};
     if (stat("/proc/self/ns/net", &net) == 0) text += std::to_string(net.st_ino);
     uint32_t hash = 2166136261u;
     for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
@@ -89,7 +89,9 @@ Instance::Instance()
 
 Instance::~Instance() = default;
 
-bool Instance::forked() const noexcept { return generation_ != fork_generation.load(std::memory_order_relaxed); }
+bool Instance::forked() const noexcept {
+  return generation_ != fork_generation.load(std::memory_order_relaxed);
+}
 
 ibv_gid Instance::gid() const noexcept {
   ibv_gid gid{};

@@ -47,7 +47,8 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t bytes, int access) try {
   if (!segment && !instance.mappings().cover(first, bytes, access & IBV_ACCESS_LOCAL_WRITE))
     return errno = EFAULT, nullptr;
   auto* mr = new MemoryRegion;
-  const uint32_t key = instance.memory().add(first, bytes, pd->number, static_cast<uint32_t>(access), segment.get());
+  const uint32_t key =
+      instance.memory().add(first, bytes, pd->number, static_cast<uint32_t>(access), segment.get());
   if (key == 0) {
     delete mr;
     return errno = ENOMEM, nullptr;
@@ -64,7 +65,9 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t bytes, int access) try {
   return errno = ENOMEM, nullptr;
 }
 
-ibv_mr* reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) { return errno = EOPNOTSUPP, nullptr; }
+ibv_mr* reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
+  return errno = EOPNOTSUPP, nullptr;
+}
 
 int dereg_mr(ibv_mr* base) {
   auto* mr = own<MemoryRegion>(base);
@@ -72,8 +75,11 @@ int dereg_mr(ibv_mr* base) {
   Instance& instance = *pd->context->instance;
   if (instance.forked()) return 0;
   instance.memory().remove(base->lkey);
-  if (wait_for_users(instance, base->lkey)) instance.memory().release(base->lkey);
-  else log(LogLevel::warning, "a peer that does not run holds a deregistered region; do not reuse its memory yet");
+  if (wait_for_users(instance, base->lkey))
+    instance.memory().release(base->lkey);
+  else
+    log(LogLevel::warning,
+        "a peer that does not run holds a deregistered region; do not reuse its memory yet");
   pd->children.fetch_sub(1);
   delete mr;
   return 0;

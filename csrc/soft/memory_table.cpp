@@ -8,7 +8,9 @@ namespace rdmatx::soft {
 namespace {
 constexpr size_t table_bytes = MemoryTable::max_entries * sizeof(MemoryEntry);
 // A key is the entry's index and a generation, so that a stale key does not open its successor's memory.
-constexpr uint32_t index_of(uint32_t key) { return key >> 8; }
+constexpr uint32_t index_of(uint32_t key) {
+  return key >> 8;
+}
 // Entries wait this long in the queue of free ones, so that a key comes round again late.
 constexpr size_t reuse_after = 1024;
 }  // namespace
@@ -18,7 +20,7 @@ std::shared_ptr<MemoryTable> MemoryTable::create() {
 }
 
 std::shared_ptr<MemoryTable> MemoryTable::map(UniqueFd fd) {
-  struct stat file {};
+  struct stat file{};
   if (fstat(fd.get(), &file) != 0 || static_cast<size_t>(file.st_size) < table_bytes)
     throw Error("a peer handed over a region table that is too small");
   return std::shared_ptr<MemoryTable>(new MemoryTable(SharedMemory::map(std::move(fd), table_bytes)));
@@ -61,8 +63,8 @@ void MemoryTable::release(uint32_t key) {
   free_.push_back(index_of(key));
 }
 
-const MemoryEntry* MemoryTable::find(uint32_t key, uint64_t address, uint64_t length, uint32_t protection_domain,
-                                     uint32_t access) const noexcept {
+const MemoryEntry* MemoryTable::find(uint32_t key, uint64_t address, uint64_t length,
+                                     uint32_t protection_domain, uint32_t access) const noexcept {
   const uint32_t index = index_of(key);
   if (key == 0 || index >= max_entries) return nullptr;
   const MemoryEntry& entry = entries()[index];

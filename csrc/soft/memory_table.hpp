@@ -14,9 +14,9 @@ namespace rdmatx::soft {
 
 /// A registered region as peers see it.
 struct alignas(64) MemoryEntry {
-  std::atomic<uint32_t> key;          ///< 0 while the entry is free; both the lkey and the rkey
+  std::atomic<uint32_t> key;  ///< 0 while the entry is free; both the lkey and the rkey
   std::atomic<uint32_t> protection_domain;
-  std::atomic<uint32_t> access;       ///< IBV_ACCESS_*
+  std::atomic<uint32_t> access;  ///< IBV_ACCESS_*
   std::atomic<uint64_t> address;
   std::atomic<uint64_t> length;
   std::atomic<uint64_t> segment;         ///< id of the SharedMemory it lies in, 0 for ordinary memory
@@ -56,8 +56,8 @@ class MemoryTable {
 
   std::shared_ptr<SharedMemory> memory_;
   std::mutex mutex_;
-  std::deque<uint32_t> free_;   // indices given back, oldest first
-  uint32_t used_ = 1;           // entries ever used; entry 0 stays free so that no key is small
+  std::deque<uint32_t> free_;  // indices given back, oldest first
+  uint32_t used_ = 1;          // entries ever used; entry 0 stays free so that no key is small
   std::vector<uint8_t> generation_;
 };
 

@@ -174,7 +174,7 @@ struct QueuePair {
   std::vector<ibv_sge> send_sges;
   std::vector<std::byte> inline_data;
   uint64_t send_head = 0, send_next = 0, send_tail = 0;  // oldest incomplete, next to start, next free
-  std::shared_ptr<Channel> outbound;  // the peer's channel, once it granted it
+  std::shared_ptr<Channel> outbound;                     // the peer's channel, once it granted it
   Ring requests_out;
   Ring responses_in;
   uint64_t messages_sent = 0;

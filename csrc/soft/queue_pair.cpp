@@ -49,10 +49,12 @@ bool transition_allowed(int from, int to, int mask) {
 bool values_valid(const ibv_qp_attr& a, int mask) {
   if ((mask & IBV_QP_PKEY_INDEX) && a.pkey_index != 0) return false;
   if ((mask & IBV_QP_PORT) && a.port_num != 1) return false;
-  if ((mask & IBV_QP_AV) && (!a.ah_attr.is_global || a.ah_attr.port_num != 1 || a.ah_attr.grh.sgid_index != 0))
+  if ((mask & IBV_QP_AV) &&
+      (!a.ah_attr.is_global || a.ah_attr.port_num != 1 || a.ah_attr.grh.sgid_index != 0))
     return false;
   if ((mask & IBV_QP_PATH_MTU) && (a.path_mtu < IBV_MTU_256 || a.path_mtu > IBV_MTU_4096)) return false;
-  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a.max_dest_rd_atomic > Limits::max_outstanding_reads) return false;
+  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a.max_dest_rd_atomic > Limits::max_outstanding_reads)
+    return false;
   if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a.max_rd_atomic > Limits::max_outstanding_reads) return false;
   if ((mask & IBV_QP_MIN_RNR_TIMER) && a.min_rnr_timer > 31) return false;
   if ((mask & IBV_QP_TIMEOUT) && a.timeout > 31) return false;
@@ -62,9 +64,9 @@ bool values_valid(const ibv_qp_attr& a, int mask) {
 
 /// The codes of min_rnr_timer, in nanoseconds (ibv_modify_qp(3)).
 uint32_t rnr_timer_ns(uint8_t code) {
-  constexpr uint32_t ten_microseconds[32] = {65536, 1,    2,    3,    4,    6,    8,    12,   16,    24,    32,
-                                             48,    64,   96,   128,  192,  256,  384,  512,  768,   1024,  1536,
-                                             2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  constexpr uint32_t ten_microseconds[32] = {
+      65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
+      256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
   return ten_microseconds[code & 31] * 10'000u;
 }
 
@@ -106,7 +108,8 @@ void shut_inbound(QueuePair& qp) {
   if (!inbound) return;
   inbound->state().open.store(0, std::memory_order_seq_cst);
   if (!wait_for_peer(inbound->state(), *peer, 0))
-    log(LogLevel::warning, "a peer that does not run holds memory of a queue pair; do not reuse that memory yet");
+    log(LogLevel::warning,
+        "a peer that does not run holds memory of a queue pair; do not reuse that memory yet");
 }
 
 void become_reset(QueuePair& qp) {

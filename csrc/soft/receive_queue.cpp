@@ -63,8 +63,10 @@ int post_recv(ibv_qp* base, ibv_recv_wr* work, ibv_recv_wr** bad) {
   const int state = qp.state.load(std::memory_order_relaxed);
   if (qp.srq || state == IBV_QPS_RESET) return EINVAL;
   const int error = push_all(qp.receives, work, bad);
-  if (state == IBV_QPS_ERR) enter_error(qp, IBV_WC_WR_FLUSH_ERR);  // flushes what was just posted
-  else progress_responses(qp);  // a message may be waiting for this receive
+  if (state == IBV_QPS_ERR)
+    enter_error(qp, IBV_WC_WR_FLUSH_ERR);  // flushes what was just posted
+  else
+    progress_responses(qp);  // a message may be waiting for this receive
   return error;
 }
 

@@ -19,19 +19,27 @@ constexpr uint64_t brief_bytes = 64 * 1024;
 constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
 /// What one call moves before it lets other threads at the queue pair.
 constexpr uint64_t turn_bytes = 16 * 1024 * 1024;
-/// A write from here on is open to the help of a peer that polls. Below, it is done before the peer would see it.
+/// A write from here on is open to the help of a peer that polls. Below, it is done before the peer would see
+/// it.
 constexpr uint64_t share_from_bytes = 2 * SharedWrite::piece_bytes;
 
-SendEntry& entry_at(QueuePair& qp, uint64_t index) { return qp.sends[index % qp.sends.size()]; }
+SendEntry& entry_at(QueuePair& qp, uint64_t index) {
+  return qp.sends[index % qp.sends.size()];
+}
 
 ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM: return IBV_WC_RDMA_WRITE;
-    case IBV_WR_RDMA_READ: return IBV_WC_RDMA_READ;
-    case IBV_WR_ATOMIC_CMP_AND_SWP: return IBV_WC_COMP_SWAP;
-    case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_WC_FETCH_ADD;
-    default: return IBV_WC_SEND;
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ:
+      return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return IBV_WC_FETCH_ADD;
+    default:
+      return IBV_WC_SEND;
   }
 }
 
@@ -131,15 +139,20 @@ Step fail_remote_access(QueuePair& qp, SendEntry& entry) {
   return fail(entry, IBV_WC_REM_ACCESS_ERR);
 }
 
-/// Copies a part of the payload, and turns the outcome into the entry's. `done` means that the part is in place
-/// or that the entry goes by the ring from now on.
+/// Copies a part of the payload, and turns the outcome into the entry's. `done` means that the part is in
+/// place or that the entry goes by the ring from now on.
 Step copy_part(QueuePair& qp, SendEntry& entry, uint64_t offset, uint64_t bytes) {
   switch (copy_directly(qp, entry, offset, bytes)) {
-    case 0: entry.offset += bytes; return Step::done;
-    case EINVAL: return fail(entry, IBV_WC_LOC_PROT_ERR);
-    case EACCES: return fail_remote_access(qp, entry);
+    case 0:
+      entry.offset += bytes;
+      return Step::done;
+    case EINVAL:
+      return fail(entry, IBV_WC_LOC_PROT_ERR);
+    case EACCES:
+      return fail_remote_access(qp, entry);
     case ESRCH:  // the process is gone; the wire is about to hear of it
-    case ESHUTDOWN: return Step::blocked;
+    case ESHUTDOWN:
+      return Step::blocked;
     case EPERM:
     case ENOSYS:
       qp.peer->forbid_direct_copies();
@@ -147,7 +160,8 @@ Step copy_part(QueuePair& qp, SendEntry& entry, uint64_t offset, uint64_t bytes)
       entry.only_ring = true;
       entry.offset = 0;  // the ring carries the whole of it
       return Step::done;
-    default: return fail(entry, IBV_WC_REM_OP_ERR);
+    default:
+      return fail(entry, IBV_WC_REM_OP_ERR);
   }
 }
 
@@ -166,7 +180,8 @@ void share_write(QueuePair& qp, SendEntry& entry) {
   thread_local std::vector<iovec> pieces;
   const bool possible = qp.outbound->state().responder_asleep.load() == 0 &&
                         qp.context->instance->wire_choice() == WireChoice::automatic && !qp.peer->is_self() &&
-                        qp.peer->can_copy_directly() && entry.length >= share_from_bytes && !entry.inline_data;
+                        qp.peer->can_copy_directly() && entry.length >= share_from_bytes &&
+                        !entry.inline_data;
   if (!possible || !send_pieces(qp, entry, 0, entry.length, 0, pieces) || pieces.size() != 1) return;
   SharedWrite& write = qp.outbound->state().shared_write;
   write.source.store(reinterpret_cast<uint64_t>(pieces[0].iov_base), std::memory_order_relaxed);
@@ -177,8 +192,8 @@ void share_write(QueuePair& qp, SendEntry& entry) {
   entry.shared = true;
 }
 
-/// The next piece nobody has claimed yet; `pieces` or more where there is none. Never counts past the end: that
-/// would run into the generation.
+/// The next piece nobody has claimed yet; `pieces` or more where there is none. Never counts past the end:
+/// that would run into the generation.
 uint64_t claim_piece(SharedWrite& write, uint64_t pieces) {
   uint64_t claims = write.claims.load(std::memory_order_acquire);
   while ((claims & SharedWrite::closed) < pieces && !write.claims.compare_exchange_weak(claims, claims + 1)) {
@@ -210,8 +225,8 @@ Step copy_pieces(QueuePair& qp, SendEntry& entry) {
   return Step::blocked;
 }
 
-/// A write is copied straight into the peer's memory, together with the peer where that polls, or goes through
-/// the ring where the kernel allows no such copy.
+/// A write is copied straight into the peer's memory, together with the peer where that polls, or goes
+/// through the ring where the kernel allows no such copy.
 Step step_write(QueuePair& qp, SendEntry& entry, Effort effort) {
   if (effort == Effort::brief && entry.length > brief_bytes) return Step::blocked;
   if (!entry.only_ring && entry.length > 0) {
@@ -281,12 +296,17 @@ Step step_read(QueuePair& qp, SendEntry& entry, Effort effort) {
 Step step(QueuePair& qp, SendEntry& entry, Effort effort) {
   switch (entry.opcode) {
     case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM: return step_send(qp, entry);
+    case IBV_WR_SEND_WITH_IMM:
+      return step_send(qp, entry);
     case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM: return step_write(qp, entry, effort);
-    case IBV_WR_RDMA_READ: return step_read(qp, entry, effort);
-    case IBV_WR_ATOMIC_CMP_AND_SWP: return ask(qp, entry, RecordKind::compare_swap);
-    default: return ask(qp, entry, RecordKind::fetch_add);
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return step_write(qp, entry, effort);
+    case IBV_WR_RDMA_READ:
+      return step_read(qp, entry, effort);
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      return ask(qp, entry, RecordKind::compare_swap);
+    default:
+      return ask(qp, entry, RecordKind::fetch_add);
   }
 }
 

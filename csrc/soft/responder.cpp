@@ -129,7 +129,8 @@ Outcome handle_write(QueuePair& qp, const Record& record, const std::byte* paylo
 Outcome handle_write_last(QueuePair& qp, const Record& record) {
   if (record.flags & record_immediate) {
     if (Outcome outcome = want_receive(qp); outcome != Outcome::consumed) return outcome;
-    complete_receive(qp, *qp.current_receive, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, record.length, &record);
+    complete_receive(qp, *qp.current_receive, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, record.length,
+                     &record);
     qp.current_receive.reset();
   }
   acknowledge(qp);
@@ -162,8 +163,10 @@ Outcome handle_atomic(QueuePair& qp, const Record& record) {
   if (!response) return Outcome::waits;
   std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(record.address));
   uint64_t before = record.operand;
-  if (record.kind == RecordKind::fetch_add) before = target.fetch_add(record.operand);
-  else target.compare_exchange_strong(before, record.swap);
+  if (record.kind == RecordKind::fetch_add)
+    before = target.fetch_add(record.operand);
+  else
+    target.compare_exchange_strong(before, record.swap);
   response->kind = RecordKind::response;
   std::memcpy(response + 1, &before, 8);
   qp.responses_out.commit();
@@ -173,14 +176,21 @@ Outcome handle_atomic(QueuePair& qp, const Record& record) {
 
 Outcome handle(QueuePair& qp, const Record& record, const std::byte* payload) {
   switch (record.kind) {
-    case RecordKind::send: return handle_send(qp, record, payload);
-    case RecordKind::write: return handle_write(qp, record, payload);
-    case RecordKind::write_last: return handle_write_last(qp, record);
-    case RecordKind::read: return handle_read(qp, record);
+    case RecordKind::send:
+      return handle_send(qp, record, payload);
+    case RecordKind::write:
+      return handle_write(qp, record, payload);
+    case RecordKind::write_last:
+      return handle_write_last(qp, record);
+    case RecordKind::read:
+      return handle_read(qp, record);
     case RecordKind::fetch_add:
-    case RecordKind::compare_swap: return handle_atomic(qp, record);
-    case RecordKind::fault: return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
-    default: return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
+    case RecordKind::compare_swap:
+      return handle_atomic(qp, record);
+    case RecordKind::fault:
+      return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+    default:
+      return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
   }
 }
 

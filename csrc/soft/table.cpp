@@ -11,6 +11,8 @@ const Verbs* soft_verbs() {
   return &table;
 }
 
-std::string take_soft_open_failure() { return soft::take_open_failure(); }
+std::string take_soft_open_failure() {
+  return soft::take_open_failure();
+}
 
 }  // namespace rdmatx

@@ -53,13 +53,16 @@ uint64_t random_token() {
 }
 
 UniqueFd checked(int fd, const char* what) {
-  if (fd < 0) throw Error(std::string("the software HCA cannot create ") + what + ": " + describe_errno(errno));
+  if (fd < 0)
+    throw Error(std::string("the software HCA cannot create ") + what + ": " + describe_errno(errno));
   return UniqueFd(fd);
 }
 
 }  // namespace
 
-void Peer::ring_doorbell() const noexcept { eventfd_write(doorbell_.get(), 1); }
+void Peer::ring_doorbell() const noexcept {
+  eventfd_write(doorbell_.get(), 1);
+}
 
 std::byte* Peer::mapped_segment(uint64_t segment, uint64_t end, Wire& wire) {
   std::lock_guard lock(mappings_mutex_);
@@ -76,7 +79,8 @@ Wire::Wire(Instance& instance)
       doorbell_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "an event file descriptor")),
       epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll file descriptor")) {
   auto [address, size] = abstract_address(instance.id());
-  if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener_.get(), 512) != 0)
+  if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      listen(listener_.get(), 512) != 0)
     throw Error("the software HCA cannot listen on its socket: " + describe_errno(errno));
   if (!watch(listener_.get(), listener_token) || !watch(doorbell_.get(), doorbell_token))
     throw Error("the software HCA cannot watch its sockets: " + describe_errno(errno));
@@ -219,8 +223,10 @@ void Wire::handle_requests() {
     }
     for (auto& [key, link] : links_)
       if (link.peer == peer) {
-        if (link.greeted) send(link, {request.message});
-        else link.after_greeting.push_back({request.message});
+        if (link.greeted)
+          send(link, {request.message});
+        else
+          link.after_greeting.push_back({request.message});
       }
   }
 }
@@ -288,11 +294,12 @@ void Wire::greeted(Link& link, const Message& message, UniqueFd (&descriptors)[2
   if (instance_.wire_choice() != WireChoice::shared_memory && peer.pid_ > 0) {
     uint64_t token = 0;
     iovec here{&token, sizeof token}, there{reinterpret_cast<void*>(message.values[0]), sizeof token};
-    const bool allowed = process_vm_readv(peer.pid_, &here, 1, &there, 1, 0) == sizeof token &&
-                         token == message.values[1];
+    const bool allowed =
+        process_vm_readv(peer.pid_, &here, 1, &there, 1, 0) == sizeof token && token == message.values[1];
     peer.can_attach_.store(allowed);
     if (!allowed)
-      log(LogLevel::info, "the kernel does not let processes reach each other's memory (" + describe_errno(errno) +
+      log(LogLevel::info, "the kernel does not let processes reach each other's memory (" +
+                              describe_errno(errno) +
                               "): the software HCA moves everything through shared memory");
   }
   for (Parcel& parcel : link.after_greeting) send(link, std::move(parcel));
@@ -321,7 +328,8 @@ void Wire::receive(uint64_t key) {
       for (int i = 0; i < 2; ++i) descriptors[i].reset(received[i]);
     }
     if (bytes != sizeof message || message.magic != wire_magic || message.version != wire_version) {
-      if (bytes > 0) log(LogLevel::warning, "a process with another version of rdmatx is out of reach: update one");
+      if (bytes > 0)
+        log(LogLevel::warning, "a process with another version of rdmatx is out of reach: update one");
       return close_link(key);
     }
     try {
@@ -335,10 +343,14 @@ void Wire::receive(uint64_t key) {
 
 void Wire::handle_message(uint64_t key, Link& link, const Message& message, UniqueFd (&descriptors)[2]) {
   switch (message.kind) {
-    case kind_hello: return greeted(link, message, descriptors);
-    case kind_claim: return add_claim(key, link.identity, message);
-    case kind_grant: return granted(link.identity, message, Channel::map(std::move(descriptors[0])));
-    case kind_map: return send_segment(link, message.values[0]);
+    case kind_hello:
+      return greeted(link, message, descriptors);
+    case kind_claim:
+      return add_claim(key, link.identity, message);
+    case kind_grant:
+      return granted(link.identity, message, Channel::map(std::move(descriptors[0])));
+    case kind_map:
+      return send_segment(link, message.values[0]);
     case kind_segment:
       if (link.peer && descriptors[0]) {
         auto memory = SharedMemory::map(std::move(descriptors[0]), message.values[1]);
@@ -346,7 +358,8 @@ void Wire::handle_message(uint64_t key, Link& link, const Message& message, Uniq
         link.peer->mappings_[message.values[0]] = std::move(memory);
       }
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -407,7 +420,8 @@ std::shared_ptr<Channel> Wire::grant(const Claim& claim) {
 void Wire::granted(uint64_t identity, const Message& message, std::shared_ptr<Channel> channel) {
   instance_.with(static_cast<uint32_t>(message.values[0]), [&](QueuePair& qp) {
     std::lock_guard lock(qp.mutex);
-    if (!qp.peer || qp.peer->identity() != identity || qp.outbound || qp.incarnation != message.values[2]) return;
+    if (!qp.peer || qp.peer->identity() != identity || qp.outbound || qp.incarnation != message.values[2])
+      return;
     qp.outbound = std::move(channel);
     qp.requests_out = qp.outbound->requests();
     qp.responses_in = qp.outbound->responses();
@@ -436,7 +450,8 @@ void Wire::flush(Link& link) {
       part->cmsg_len = CMSG_LEN(count * sizeof(int));
       std::memcpy(CMSG_DATA(part), parcel.descriptors, count * sizeof(int));
     }
-    if (sendmsg(link.socket.get(), &header, MSG_NOSIGNAL) < 0) return;  // again at the next turn; an end is read
+    if (sendmsg(link.socket.get(), &header, MSG_NOSIGNAL) < 0)
+      return;  // again at the next turn; an end is read
     link.unsent.pop_front();
   }
 }
@@ -477,7 +492,8 @@ void Wire::forget_unused_peers() {
     });
   }
   for (const uint64_t identity : unused)
-    std::erase_if(links_, [&](auto& link) { return link.second.peer && link.second.peer->identity() == identity; });
+    std::erase_if(links_,
+                  [&](auto& link) { return link.second.peer && link.second.peer->identity() == identity; });
 }
 
 }  // namespace rdmatx::soft

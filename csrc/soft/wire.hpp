@@ -39,12 +39,13 @@ class Wire {
   /// The peer with this identity, known already or to be connected to. Never null.
   std::shared_ptr<Peer> peer(uint64_t identity);
   /// Asks `peer` for the channel of its queue pair `remote` on behalf of the local queue pair `local`.
-  void claim_channel(const std::shared_ptr<Peer>& peer, uint32_t remote, uint32_t local, uint32_t incarnation);
+  void claim_channel(const std::shared_ptr<Peer>& peer, uint32_t remote, uint32_t local,
+                     uint32_t incarnation);
   void request_segment(Peer& peer, uint64_t segment);
   /// Makes the thread look at once: a queue pair's state changed.
   void wake() noexcept;
-  /// Makes sure that the thread looks within a millisecond or two: there is work that nobody may poll for. Free
-  /// of charge while it is on patrol.
+  /// Makes sure that the thread looks within a millisecond or two: there is work that nobody may poll for.
+  /// Free of charge while it is on patrol.
   void nudge() noexcept;
 
  private:

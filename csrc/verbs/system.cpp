@@ -17,9 +17,12 @@ namespace {
 template <class Return, class... Parameters>
 Return unsupported(Parameters...) {
   errno = EOPNOTSUPP;
-  if constexpr (std::is_pointer_v<Return>) return nullptr;
-  else if constexpr (std::is_same_v<Return, int>) return EOPNOTSUPP;
-  else if constexpr (!std::is_void_v<Return>) return Return{};
+  if constexpr (std::is_pointer_v<Return>)
+    return nullptr;
+  else if constexpr (std::is_same_v<Return, int>)
+    return EOPNOTSUPP;
+  else if constexpr (!std::is_void_v<Return>)
+    return Return{};
 }
 
 template <class Return, class... Parameters>
@@ -44,18 +47,20 @@ using QueryGidEx = int (*)(ibv_context*, uint32_t, uint32_t, ibv_gid_entry*, uin
 QueryGidEx library_query_gid_ex = nullptr;
 
 int query_gid_ex(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* entry) {
-  return library_query_gid_ex ? library_query_gid_ex(context, port, index, entry, 0, sizeof *entry) : EOPNOTSUPP;
+  return library_query_gid_ex ? library_query_gid_ex(context, port, index, entry, 0, sizeof *entry)
+                              : EOPNOTSUPP;
 }
 
 /// Without this a forked child's writes can move pages away from under the device (ibv_fork_init(3)). It must
-/// precede the first registration. Kernels from 5.12 on copy pinned pages at fork and need nothing: there it would
-/// only take registered memory away from children and hide why a registration fails.
+/// precede the first registration. Kernels from 5.12 on copy pinned pages at fork and need nothing: there it
+/// would only take registered memory away from children and hide why a registration fails.
 void protect_forks(const DynamicLibrary& library, const Verbs& table) {
   constexpr int unneeded = 2;  // IBV_FORK_UNNEEDED, which older headers lack
   const auto state = reinterpret_cast<int (*)()>(library.symbol("ibv_is_fork_initialized"));
   if (state && state() == unneeded) return;
   if (int code = table.fork_init(); code != 0)
-    log(LogLevel::info, "ibv_fork_init: " + describe_errno(code) + "; do not fork while memory is registered");
+    log(LogLevel::info,
+        "ibv_fork_init: " + describe_errno(code) + "; do not fork while memory is registered");
 }
 
 Verbs load() {
@@ -63,11 +68,13 @@ Verbs load() {
   const std::string file = named && *named ? named : "libibverbs.so.1";
   DynamicLibrary library(file);
   if (!library)
-    throw UnavailableError("the RDMA library " + file + " cannot be loaded: " + library.error() +
-                           ". Install it (Debian, Ubuntu: apt-get install libibverbs1 ibverbs-providers; Fedora, "
-                           "RHEL: dnf install libibverbs), or name the file in RDMATX_IBVERBS_LIB.");
+    throw UnavailableError(
+        "the RDMA library " + file + " cannot be loaded: " + library.error() +
+        ". Install it (Debian, Ubuntu: apt-get install libibverbs1 ibverbs-providers; Fedora, "
+        "RHEL: dnf install libibverbs), or name the file in RDMATX_IBVERBS_LIB.");
   if (!library.symbol("ibv_open_device") || !library.symbol("ibv_query_port"))
-    throw UnavailableError(file + " is not libibverbs: it lacks ibv_open_device. Correct RDMATX_IBVERBS_LIB.");
+    throw UnavailableError(file +
+                           " is not libibverbs: it lacks ibv_open_device. Correct RDMATX_IBVERBS_LIB.");
   Verbs table{};
 #define X(name, ret, params) bind_symbol(library, "ibv_" #name, table.name);
   RDMATX_VERBS(X)

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from rdmatx.verbs import Device
 
+from rdmatx.verbs import Device
 from tests.conformance.ends import End, connect, usable_gid_index
 
 

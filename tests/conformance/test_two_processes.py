@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from rdmatx.verbs import Access, Address, Device, SendWork
 
+from rdmatx.verbs import Access, Address, Device, SendWork
 from tests.conformance.ends import (
     ALL,
     PATIENCE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,6 +20,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Variables of the build in this folder: an installation elsewhere must not need them.
 BUILD_VARIABLES = ("RDMATX_BUILD_DIR", "RDMATX_CMAKE_ARGS", "PYTHONPATH")
+LEFTOVERS = (
+    *(".git", ".venv", ".cache", ".*_cache", "__pycache__", "*.so", "*.so.*", "*.egg-info"),
+    *("build", "dist", "demo-out"),
+)
 IN_SOURCE = {
     "CMakeLists.txt",
     "LICENSE",
@@ -73,20 +78,10 @@ def checked(command: list[str], **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, made from what git would commit: no leftovers of a build in this folder."""
+    """The source distribution, made from the sources alone: no leftovers of a build in this folder."""
     folder = tmp_path_factory.mktemp("source")
     tree = folder / "tree"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            (tree / name).write_bytes((ROOT / name).read_bytes())
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFTOVERS), symlinks=True)
     script = (
         "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
     )
@@ -116,10 +111,8 @@ def test_source_distribution_is_whole(source: Path) -> None:
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names >= IN_SOURCE
-    committed = subprocess.run(
-        ["git", "ls-files", "csrc", "rdmatx"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert names >= {name for name in committed if (ROOT / name).is_file()}
+    ours = [*(ROOT / "csrc").rglob("*.[ch]pp"), *(ROOT / "rdmatx").rglob("*.py")]
+    assert names >= {str(path.relative_to(ROOT)) for path in ours}
 
 
 def test_installed_files(installation: Installation) -> None:

@@ -1,7 +1,7 @@
 """An independent peer: our queue pair against one that pyverbs made, in both directions.
 
-Where both ends are ours a mistake may cancel out (an immediate in the wrong byte order, the two operands of an
-atomic exchanged). Here the other end is rdma-core's.
+Where both ends are ours a mistake may cancel out (an immediate in the wrong byte order, the two operands
+of an atomic exchanged). Here the other end is rdma-core's.
 """
 
 from __future__ import annotations

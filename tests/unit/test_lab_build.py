@@ -10,9 +10,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from rdmatx.errors import UnavailableError, UsageError
 
 from rdmatx import lab
+from rdmatx.errors import UnavailableError, UsageError
 from rdmatx.lab import cache, kernel, source, tools
 
 

@@ -70,7 +70,8 @@ class End {
     a.qp_state = IBV_QPS_INIT;
     a.port_num = 1;
     a.qp_access_flags = access;
-    CHECK_EQ(verbs->modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+    CHECK_EQ(verbs->modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+             0);
     a.qp_state = IBV_QPS_RTR;
     a.dest_qp_num = other.queue_pair;
     a.path_mtu = IBV_MTU_4096;
@@ -89,8 +90,8 @@ class End {
     a.rnr_retry = 7;
     a.max_rd_atomic = 16;
     CHECK_EQ(verbs->modify_qp(qp, &a,
-                              IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                  IBV_QP_MAX_QP_RD_ATOMIC),
+                              IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
              0);
   }
 
@@ -125,8 +126,8 @@ class End {
     return completion;
   }
 
-  static constexpr int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-                                IBV_ACCESS_REMOTE_ATOMIC;
+  static constexpr int access =
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const Verbs* verbs = soft_verbs();
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;

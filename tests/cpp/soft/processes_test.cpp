@@ -123,8 +123,12 @@ void write_and_read_back(bool shared) {
 
 }  // namespace
 
-TEST(one_sided_into_ordinary_memory) { write_and_read_back(false); }
-TEST(one_sided_into_shared_memory) { write_and_read_back(true); }
+TEST(one_sided_into_ordinary_memory) {
+  write_and_read_back(false);
+}
+TEST(one_sided_into_shared_memory) {
+  write_and_read_back(true);
+}
 
 TEST(a_polling_target_helps_and_the_bytes_are_right) {
   Child child([](int in, int out) {
@@ -211,7 +215,8 @@ TEST(the_death_of_the_peer_ends_everything_within_a_second) {
 
 TEST(a_forked_child_cannot_use_its_parents_queue_pairs) {
 #ifdef __SANITIZE_THREAD__
-  throw Skipped("the thread sanitizer allows no threads in a child that was forked by one of several threads");
+  throw Skipped(
+      "the thread sanitizer allows no threads in a child that was forked by one of several threads");
 #endif
   End one, other;
   one.connect(other.coordinates());

@@ -25,7 +25,9 @@ bool intact(const Record* record, uint32_t number, size_t size) {
   return true;
 }
 
-size_t size_of(uint32_t number) { return (number * 2654435761u) % (Ring::max_payload + 1); }
+size_t size_of(uint32_t number) {
+  return (number * 2654435761u) % (Ring::max_payload + 1);
+}
 
 }  // namespace
 
