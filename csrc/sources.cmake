@@ -18,12 +18,14 @@ set(RDMATX_SOFT_SOURCES
   csrc/soft/mappings.cpp
   csrc/soft/memory.cpp
   csrc/soft/memory_table.cpp
+  csrc/soft/posting.cpp
   csrc/soft/queue_pair.cpp
   csrc/soft/receive_queue.cpp
   csrc/soft/requester.cpp
   csrc/soft/responder.cpp
   csrc/soft/table.cpp
   csrc/soft/wire.cpp
+  csrc/soft/wire_links.cpp
 )
 set(RDMATX_GPU_SOURCES
   csrc/gpu/buffer.cpp

@@ -12,13 +12,12 @@ namespace rdmatx {
 namespace {
 
 // The verbs that can fail while something is set up. Destroying verbs always go through.
-#define RDMATX_FAILING_VERBS(X)                                                                        \
-  X(get_device_list)                                                                                   \
-  X(open_device)                                                                                       \
-  X(query_device)                                                                                      \
-  X(query_port)                                                                                        \
-  X(query_gid_ex) X(alloc_pd) X(reg_mr) X(create_comp_channel) X(create_cq) X(resize_cq) X(create_srq) \
-      X(modify_srq) X(create_qp) X(modify_qp) X(query_qp)
+// clang-format off
+#define RDMATX_FAILING_VERBS(X)                                                                             \
+  X(get_device_list) X(open_device) X(query_device) X(query_port) X(query_gid_ex) X(alloc_pd)               \
+  X(reg_mr) X(create_comp_channel) X(create_cq) X(resize_cq) X(create_srq) X(modify_srq)                    \
+  X(create_qp) X(modify_qp) X(query_qp)
+// clang-format on
 
 enum FailingVerb : unsigned {
 #define X(name) verb_##name,

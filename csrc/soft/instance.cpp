@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -118,12 +117,6 @@ void Instance::add(QueuePair* qp) {
 void Instance::remove(QueuePair* qp) {
   std::lock_guard lock(registry_);
   queue_pairs_.erase(qp->base.qp_num);
-}
-
-std::string socket_name(uint64_t identity) {
-  char name[32];
-  std::snprintf(name, sizeof name, "rdmatx-%016llx", static_cast<unsigned long long>(identity));
-  return name;
 }
 
 }  // namespace rdmatx::soft

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
-#include <string>
 #include <unordered_map>
 
 #include "soft/mappings.hpp"
@@ -73,8 +72,5 @@ class Instance : public std::enable_shared_from_this<Instance> {
   std::unordered_map<uint32_t, QueuePair*> queue_pairs_;
   std::unique_ptr<Wire> wire_;  // last: its thread uses all of the above
 };
-
-/// The name of the abstract socket through which an instance is reached.
-std::string socket_name(uint64_t identity);
 
 }  // namespace rdmatx::soft

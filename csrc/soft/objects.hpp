@@ -135,6 +135,10 @@ struct SharedReceiveQueue {
   SharedReceiveQueue(uint32_t capacity, uint32_t sges) : ring(capacity, sges) {}
 };
 
+inline bool is_atomic(ibv_wr_opcode opcode) noexcept {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 /// A posted send. The scatter list and the inline data lie in the queue's own arrays.
 struct SendEntry {
   enum class Phase : uint8_t { queued, moving, awaiting, done, failed };
@@ -199,6 +203,7 @@ struct QueuePair {
   uint64_t polls_seen = 0;
 
   QueuePair(uint32_t max_receives, uint32_t receive_sges) : receives(max_receives, receive_sges) {}
+  SendEntry& send_at(uint64_t index) noexcept { return sends[index % sends.size()]; }
 };
 
 template <class Object, class Base>

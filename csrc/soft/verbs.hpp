@@ -59,7 +59,7 @@ int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask);
 int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* initial);
 int destroy_qp(ibv_qp* qp);
 
-// requester.cpp
+// posting.cpp
 int post_send(ibv_qp* qp, ibv_send_wr* work, ibv_send_wr** bad);
 
 }  // namespace rdmatx::soft
