@@ -74,6 +74,9 @@ void Channel::create_queue_pair(const std::shared_ptr<ProtectionDomain>& domain)
 void Channel::connect(const Address& local, const Address& remote, uint8_t max_rd_atomic) {
   ConnectOptions options;
   options.max_rd_atomic = max_rd_atomic;
+  // The software HCA loses nothing and sees a process die: a timer would only take a peer that gets no
+  // processor for half a second for a dead one. 0 is for ever.
+  if (queue_pair_->protection_domain()->device()->attributes().provider == "soft") options.timeout = 0;
   queue_pair_->to_init(local.port, options.access);
   queue_pair_->post_receive(receives_);
   queue_pair_->connect(local.port, local.gid_index, remote, options);

@@ -121,7 +121,8 @@ void Connection::judge() {
     case PeerEnd::alive:
       break;
     case PeerEnd::left:
-      if (Clock::now() - peer_ended_at_ > grace) fail(peer_lost("the peer closed it"), State::peer_closed);
+      if (closing_ || Clock::now() - peer_ended_at_ > grace)
+        fail(peer_lost("the peer closed it"), State::peer_closed);
       return;
     case PeerEnd::broken:
       return fail(peer_lost("the peer's end broke: " + peer_words_), State::failed);
