@@ -55,6 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "soft_only: about the software HCA itself, not about verbs")
     config.addinivalue_line("markers", "cpp: needs the C++ tests to be built")
+    # A shell starts what runs in its background with Ctrl-C ignored, and programs that are started from here
+    # would inherit that: the tests of Ctrl-C send one.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
