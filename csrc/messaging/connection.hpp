@@ -83,6 +83,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   // Progressing.
   bool progress() noexcept override;
   void check_peer() noexcept override;
+  void expect_close() override;
   void arm() noexcept override;
   void event_came() noexcept override { armed_.store(false, std::memory_order_release); }
   bool wants_polling() const noexcept override { return wants_polling_.load(std::memory_order_relaxed); }
@@ -142,6 +143,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   }
   std::exception_ptr completion_failure(const Completion& completion) const;
   std::exception_ptr peer_lost(const std::string& why) const;
+  std::exception_ptr closed_while_pending() const;
   void shut_down() noexcept;
 
   const Waiting waiting_;
@@ -161,7 +163,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   Exchange exchange_;
   BootstrapSocket socket_;
   State state_ = State::open;
-  bool closing_ = false;
+  bool closing_ = false;  // what is pending now ends with ClosedError
+  bool close_started_ = false;
   bool goodbye_posted_ = false;
   PeerEnd peer_end_ = PeerEnd::alive;
   std::string peer_words_;

@@ -144,7 +144,7 @@ void Connection::check_peer() noexcept {
 
 void Connection::fail(std::exception_ptr failure, State state, const std::string& word_to_peer) {
   state_ = state;
-  failure_ = std::move(failure);
+  failure_ = closing_ ? closed_while_pending() : std::move(failure);
   verdict_ = nullptr;
   wants_polling_.store(false, std::memory_order_relaxed);
   quiet_.store(true, std::memory_order_release);
@@ -189,13 +189,23 @@ void Connection::arm() noexcept {
   }
 }
 
+std::exception_ptr Connection::closed_while_pending() const {
+  return std::make_exception_ptr(
+      ClosedError("the connection to " + peer_ + " was closed while this operation was pending"));
+}
+
+void Connection::expect_close() {
+  const CallerLock lock(*this);
+  closing_ = true;
+}
+
 void Connection::close() {
   if (process_generation() != waiting_.generation) return;  // the parent's: left alone
   bool linger = false;
   {
     const CallerLock lock(*this);
-    if (state_ == State::closed || closing_) return;
-    closing_ = true;
+    if (state_ == State::closed || close_started_) return;
+    close_started_ = closing_ = true;
     if (state_ == State::open) poll();
     linger = state_ == State::open;
   }
@@ -221,8 +231,7 @@ void Connection::shut_down() noexcept {
   const int socket = socket_.fd();
   state_ = State::closed;
   channel_->destroy();
-  exchange_.fail_all(std::make_exception_ptr(
-      ClosedError("the connection to " + peer_ + " was closed while this operation was pending")));
+  exchange_.fail_all(closed_while_pending());
   waiting_.progress->remove(this, socket);
   if (was_open && socket_) socket_.send_now(encode(RecordKind::goodbye));
   socket_.close();

@@ -158,7 +158,11 @@ void Context::close() {
   };
   // Without listeners no new connection comes; progress knows them all, those that were accepted too.
   close_all(listeners_);
-  close_all(*waiting_.progress->connections());
+  const auto connections = waiting_.progress->connections();
+  // Two of them may be the ends of one connection: neither takes the other's close for the loss of its peer.
+  for (const auto& weak : *connections)
+    if (const auto connection = weak.lock()) connection->expect_close();
+  close_all(*connections);
   close_all(regions_);
   waiting_.progress->stop();
   if (interrupted) std::rethrow_exception(interrupted);

@@ -36,6 +36,8 @@ class Progressing {
   /// Whether work goes on that needs this thread's polling to be fast.
   virtual bool wants_polling() const noexcept = 0;
   virtual const CompletionQueue* completion_queue() const noexcept = 0;
+  /// Close is about to be called: what the peer does from now on is no failure.
+  virtual void expect_close() = 0;
   virtual void close() = 0;
 };
 
