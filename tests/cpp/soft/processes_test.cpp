@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <functional>
+#include <utility>
 
 #include "soft/ends.hpp"
 
@@ -20,6 +22,10 @@ class Child {
   explicit Child(const std::function<void(int in, int out)>& body) {
     CHECK(pipe(to_child_) == 0 && pipe(from_child_) == 0);
     pid_ = fork();
+    // Each keeps its own ends, so that the death of one is the end of the other's reading.
+    for (int* end :
+         pid_ == 0 ? std::array{&to_child_[1], &from_child_[0]} : std::array{&to_child_[0], &from_child_[1]})
+      close(std::exchange(*end, -1));
     if (pid_ == 0) {
       int status = 0;
       try {
@@ -33,7 +39,8 @@ class Child {
   }
   ~Child() {
     if (pid_ > 0) kill();
-    for (const int fd : {to_child_[0], to_child_[1], from_child_[0], from_child_[1]}) close(fd);
+    for (const int fd : {to_child_[0], to_child_[1], from_child_[0], from_child_[1]})
+      if (fd >= 0) close(fd);
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
