@@ -195,13 +195,19 @@ void Wire::handle_requests() {
       add_claim(0, request.identity, request.message);
       continue;
     }
+    bool connected = false;
     for (auto& [key, link] : links_)
       if (link.peer == peer) {
+        connected = true;
         if (link.greeted)
           send(link, {request.message});
         else
           link.after_greeting.push_back({request.message});
       }
+    if (!connected) {  // its backlog was full: connecting is asked for again, and so is this
+      std::lock_guard lock(mutex_);
+      requests_.push_back(request);
+    }
   }
 }
 
