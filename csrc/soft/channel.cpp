@@ -45,7 +45,8 @@ const Record* Ring::front(bool* corrupt) noexcept {
     }
     const uint64_t offset = position_ & (capacity_ - 1);
     const auto* record = reinterpret_cast<const Record*>(data_ + offset);
-    pending_ = record_bytes(record->bytes);
+    front_bytes_ = *const_cast<const volatile uint32_t*>(&record->bytes);  // read once
+    pending_ = record_bytes(front_bytes_);
     if (other_ - position_ > capacity_ || pending_ > other_ - position_ || offset + pending_ > capacity_) {
       *corrupt = true;
       return nullptr;

@@ -25,7 +25,7 @@ enum class RecordKind : uint8_t {
   fault,         ///< the requester found the access refused and tells the responder, as a NAK would
 };
 
-enum RecordFlags : uint8_t { record_first = 1, record_last = 2, record_immediate = 4, record_solicited = 8 };
+enum RecordFlags : uint8_t { record_last = 1, record_immediate = 2, record_solicited = 4 };
 
 /// Precedes every payload in a ring. One cache line.
 struct alignas(64) Record {
@@ -61,6 +61,9 @@ class Ring {
   void commit() noexcept;
   /// Consumer: the oldest record or null. `corrupt` is set where the ring's contents make no sense.
   const Record* front(bool* corrupt) noexcept;
+  /// Consumer: payload bytes of the record that front() returned, as they were checked; what stands in the
+  /// record may have changed since.
+  uint32_t front_bytes() const noexcept { return front_bytes_; }
   /// Consumer: frees the record that front() returned.
   void pop() noexcept;
   bool empty() const noexcept {
@@ -77,6 +80,7 @@ class Ring {
   uint64_t position_ = 0;  // of this side: head for the producer, tail for the consumer
   uint64_t other_ = 0;     // the other side's end as last seen
   uint64_t pending_ = 0;   // bytes reserved, or in the record at the front
+  uint32_t front_bytes_ = 0;
 };
 
 constexpr uint64_t rnr_cancelled = ~uint64_t{0};

@@ -3,7 +3,6 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -26,7 +25,8 @@ class Instance;
 class Peer;
 struct QueuePair;
 
-/// What this device can do. Queried by query_device and held to by every create.
+/// What this device can do, as query_device tells it. Sizes of queues, lists and messages are held to; of the
+/// numbers of objects only that of regions is bounded here, the others by memory.
 struct Limits {
   static constexpr int max_queue_pairs = 65536, max_work_requests = 32768, max_sges = 32, max_inline = 1024;
   static constexpr int max_completion_queues = 65536, max_completions = 4194303, max_shared_queues = 65536;
@@ -95,7 +95,6 @@ struct CompletionQueue {
   enum Armed : int { not_armed, armed_solicited, armed_any };
   std::atomic<int> armed{not_armed};
   std::atomic<uint64_t> polls{0};  // tells the background thread that somebody polls
-  std::atomic<uint64_t> unacknowledged_events{0};
   std::atomic<int> children{0};
 };
 

@@ -74,11 +74,10 @@ Step step_send(QueuePair& qp, SendEntry& entry) {
     if (!record) return Step::blocked;
     if (!send_pieces(qp, entry, entry.offset, bytes, 0, pieces)) return fail(entry, IBV_WC_LOC_PROT_ERR);
     record->kind = RecordKind::send;
-    if (entry.offset == 0) record->flags = record_first;
     gather(reinterpret_cast<std::byte*>(record + 1), pieces);
     entry.offset += bytes;
     if (entry.offset == entry.length) {
-      record->flags |= last_flags(entry, entry.opcode == IBV_WR_SEND_WITH_IMM);
+      record->flags = last_flags(entry, entry.opcode == IBV_WR_SEND_WITH_IMM);
       record->immediate = entry.immediate;
       entry.message = ++qp.messages_sent;
       entry.phase = SendEntry::Phase::awaiting;
@@ -239,7 +238,7 @@ Step take_responses(QueuePair& qp, SendEntry& entry) {
   thread_local std::vector<iovec> pieces;
   bool corrupt = false;
   while (const Record* record = qp.responses_in.front(&corrupt)) {
-    const uint64_t bytes = record->bytes;
+    const uint64_t bytes = qp.responses_in.front_bytes();
     if (bytes > entry.length - entry.offset) corrupt = true;
     if (corrupt) break;
     if (!send_pieces(qp, entry, entry.offset, bytes, IBV_ACCESS_LOCAL_WRITE, pieces))

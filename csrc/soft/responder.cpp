@@ -209,7 +209,8 @@ bool progress_responses(QueuePair& qp) {
   bool moved = false, corrupt = false;
   while (const Record* record = qp.requests_in.front(&corrupt)) {
     // A copy of the header: the peer must not change it between the check and the use.
-    const Record header = *record;
+    Record header = *record;
+    header.bytes = qp.requests_in.front_bytes();
     const Outcome outcome = handle(qp, header, reinterpret_cast<const std::byte*>(record + 1));
     if (outcome == Outcome::refused) return true;
     if (outcome == Outcome::waits) return moved;

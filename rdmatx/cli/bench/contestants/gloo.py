@@ -26,8 +26,8 @@ try:
     dist: Any = import_module("torch.distributed")
 except ImportError as error:
     raise CommandError(
-        "gloo is a part of PyTorch, which is not installed: "
-        "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+        "gloo is a part of PyTorch, which is not installed: pip install torch (a build for the "
+        "CPU will do)"
     ) from error
 
 
