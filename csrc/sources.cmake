@@ -1,5 +1,6 @@
 # Every source of the core, by layer, lowest layer first.
 set(RDMATX_BASE_SOURCES
+  csrc/base/crc32c.cpp
   csrc/base/dynlib.cpp
   csrc/base/error.cpp
   csrc/base/log.cpp
