@@ -68,6 +68,85 @@ TEST(draining_and_dropping) {
   CHECK_EQ(*matcher.take_arrived(1), 1);
 }
 
+TEST(receives_of_any_tag_are_served_in_their_turn) {
+  IntMatcher matcher;
+  matcher.post(1, 10);
+  matcher.post({}, 20);
+  matcher.post(1, 30);
+  matcher.post({}, 40);
+  CHECK_EQ(*matcher.take_posted(2), 20);
+  CHECK_EQ(*matcher.take_posted(1), 10);
+  CHECK_EQ(*matcher.take_posted(1), 30);
+  CHECK_EQ(*matcher.take_posted(1), 40);
+  CHECK_EQ(matcher.posted_count(), 0u);
+  matcher.post({}, 50);
+  CHECK(matcher.withdraw({}, 50));
+  CHECK(!matcher.withdraw({}, 50));
+  CHECK(!matcher.take_posted(1).has_value());
+}
+
+TEST(any_takes_the_oldest_message_of_all_tags) {
+  IntMatcher matcher;
+  CHECK(matcher.peek_arrived({}) == nullptr);
+  matcher.arrive(3, 1);
+  matcher.arrive(1, 2);
+  matcher.arrive(3, 3);
+  matcher.arrive(2, 4);
+  CHECK_EQ(*matcher.peek_arrived({}), 1);
+  CHECK_EQ(*matcher.take_arrived(1), 2);
+  CHECK_EQ(*matcher.take_arrived({}), 1);
+  CHECK_EQ(*matcher.take_arrived({}), 3);
+  CHECK_EQ(*matcher.take_arrived({}), 4);
+  CHECK(!matcher.take_arrived({}).has_value());
+}
+
+// Against the plainest model there is: two lists in order, searched from the front.
+TEST(any_sequence_matches_as_a_search_from_the_oldest_would) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 300; ++round) {
+    IntMatcher matcher;
+    std::vector<std::pair<TagChoice, int>> posted;
+    std::vector<std::pair<uint64_t, int>> arrived;
+    for (int step = 0; step < 200; ++step) {
+      const uint64_t tag = random() % 4;
+      if (random() % 2 == 0) {
+        const TagChoice choice = random() % 3 == 0 ? TagChoice{} : TagChoice{tag};
+        const auto found = std::find_if(arrived.begin(), arrived.end(), [&](const auto& message) {
+          return !choice || message.first == *choice;
+        });
+        const auto taken = matcher.take_arrived(choice);
+        CHECK_EQ(taken.has_value(), found != arrived.end());
+        if (taken) {
+          CHECK_EQ(*taken, found->second);
+          arrived.erase(found);
+        } else {
+          matcher.post(choice, step);
+          posted.emplace_back(choice, step);
+        }
+      } else if (!posted.empty() && random() % 5 == 0) {
+        const auto withdrawn = posted.begin() + static_cast<std::ptrdiff_t>(random() % posted.size());
+        CHECK(matcher.withdraw(withdrawn->first, withdrawn->second));
+        posted.erase(withdrawn);
+      } else {
+        const auto found = std::find_if(posted.begin(), posted.end(), [&](const auto& receive) {
+          return !receive.first || *receive.first == tag;
+        });
+        const auto taken = matcher.take_posted(tag);
+        CHECK_EQ(taken.has_value(), found != posted.end());
+        if (taken) {
+          CHECK_EQ(*taken, found->second);
+          posted.erase(found);
+        } else {
+          matcher.arrive(tag, step);
+          arrived.emplace_back(tag, step);
+        }
+      }
+      CHECK_EQ(matcher.posted_count(), posted.size());
+      CHECK_EQ(matcher.arrived_count(), arrived.size());
+    }
+  }
+}
+
 // Two sides with credits and a receiver that takes its time: no slot is ever missing, and nothing gets stuck.
 TEST(credits_never_overrun_and_never_stall) {
   std::mt19937 random(11);
