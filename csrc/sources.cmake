@@ -4,6 +4,7 @@ set(RDMATX_BASE_SOURCES
   csrc/base/dynlib.cpp
   csrc/base/error.cpp
   csrc/base/log.cpp
+  csrc/base/sha256.cpp
   csrc/base/shared_memory.cpp
 )
 set(RDMATX_VERBS_SOURCES
