@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rdmatx.lab.readiness import Status
 
-__all__ = ["build", "run", "status"]
+__all__ = ["build", "run", "run_hosts", "status"]
 
 
 def build(
@@ -54,13 +54,27 @@ def run(
     user: int | None = None,
     tty: bool = False,
     verbose: bool = False,
+    hosts: int = 1,
+    rails: int | None = None,
+    netem: str | None = None,
+    linger: float = 30.0,
+    json: bool = False,
 ) -> int:
     """Runs ``command`` with an RDMA device and returns its exit status.
 
     The status is the command's own; 128 + n where signal n ended it; 124 where ``timeout``
     (seconds) ended it; 127 and 126 where it was not found or not executable.
 
-    ``mem`` is the memory of the guest (``"512M"``, ``"4G"``). ``workdir`` (default: the
+    ``hosts=2`` runs it on two kernels at once, which a link joins; it finds out where it is by
+    ``RDMATX_LAB_HOST`` (0 or 1) and where the others are by ``RDMATX_LAB_PEERS`` (IPv4 addresses,
+    separated by commas, ``peers[host]`` its own). The status is 0 where both ended with 0, else that
+    of the one that failed first, with 125 for a host that was powered off. When one has failed the
+    other is ended ``linger`` seconds later. ``rails`` is the number of RDMA devices of each host
+    (``rxe0``, ``rxe1``, …), each on a network device and a subnet of its own; rail i reaches rail i.
+    ``netem`` disturbs every link at both ends, in the words of tc-netem(8): ``"loss 1% delay 5ms"``.
+    ``json`` writes a JSON object for each line of output and each end to stdout.
+
+    ``mem`` is the memory of each guest (``"512M"``, ``"4G"``). ``workdir`` (default: the
     current folder) is where the command runs and the one folder whose changes stay; every
     other write is forgotten. ``user`` is the numeric user inside (default: the caller's own).
     ``tty`` connects the caller's terminal to the command. ``verbose`` shows the kernel's
@@ -69,7 +83,8 @@ def run(
     Raises ``UnavailableError`` where the kernel is not built or does not start, or where the
     host has no device for ``native``; ``UsageError`` for arguments that make no sense.
     """
-    from rdmatx.lab.session import Options, run_command
+    from rdmatx.lab.options import Options
+    from rdmatx.lab.runner import run_command
 
     options = Options(
         mem=mem,
@@ -79,8 +94,21 @@ def run(
         user=user,
         tty=tty,
         verbose=verbose,
+        hosts=hosts,
+        rails=rails,
+        netem=netem,
+        linger=linger,
+        json=json,
     )
     return run_command(list(command), options)
+
+
+def run_hosts(command: Sequence[str], *, hosts: int = 2, **choices: Any) -> list[int]:
+    """Like ``run``, with the same choices; returns the status of each host by its index."""
+    from rdmatx.lab.options import Options
+    from rdmatx.lab.runner import run_command_on_hosts
+
+    return run_command_on_hosts(list(command), Options(hosts=hosts, **choices))[1]
 
 
 def status() -> Status:

@@ -25,10 +25,6 @@ LIMITS = (
     resource.RLIMIT_STACK,
     resource.RLIMIT_CORE,
 )
-RXE_ON_LO = (
-    ["ip", "link", "set", "lo", "up"],
-    ["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "lo"],
-)
 
 
 @dataclass(frozen=True)
@@ -54,11 +50,14 @@ class Spec:
     """Rows and columns of that terminal."""
     input: bool
     """Whether stdin is carried; otherwise it is empty."""
-    setup: list[list[str]] = field(default_factory=lambda: [list(line) for line in RXE_ON_LO])
+    setup: list[list[str]]
     """Commands that make the guest's devices, run as root before the command."""
+    gids: dict[str, list[str]]
+    """RDMA devices that must be ACTIVE, with these GIDs, before the command starts."""
+    hostname: str
+    names: list[str]
+    """Lines for /etc/hosts."""
     setup_path: str = field(default_factory=tools.search_path)
-    devices: list[str] = field(default_factory=lambda: ["rxe0"])
-    """RDMA devices that must be ACTIVE before the command starts."""
 
 
 def parse_memory(text: str) -> int:
@@ -73,9 +72,9 @@ def parse_memory(text: str) -> int:
 
 
 def memory_folder(size: int) -> Path:
-    """Where the guest's memory lives: a tmpfs with room, else any folder with room.
+    """Where the memory of all guests lives: a tmpfs with room, else any folder with room.
 
-    The file has no name and takes room only as the guest uses it. Raises ``UnavailableError``.
+    Each guest's file has no name and takes room only as the guest uses it. Raises ``UnavailableError``.
     """
     candidates = [Path("/dev/shm"), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
     seen: list[str] = []
@@ -106,9 +105,12 @@ def guest_cpuinfo() -> str:
     return text + "\n"
 
 
-def guest_environment() -> dict[str, str]:
-    """The caller's environment, with RDMATX_LAB=1 and the sbin folders behind its PATH."""
-    return {**os.environ, "PATH": tools.search_path(), "RDMATX_LAB": "1"}
+def guest_environment(network: dict[str, str]) -> dict[str, str]:
+    """The caller's environment, with RDMATX_LAB=1 and the sbin folders behind its PATH.
+
+    ``network`` is what the guest is told of its network.
+    """
+    return {**os.environ, "PATH": tools.search_path(), "RDMATX_LAB": "1", **network}
 
 
 def guest_limits() -> dict[int, tuple[int, int]]:

@@ -12,7 +12,9 @@ from typing import Any
 
 from rdmatx.errors import UnavailableError, UsageError
 from rdmatx.lab.kernel import build_kernel
-from rdmatx.lab.session import Options, run_command
+from rdmatx.lab.options import LINGER_S, Options
+from rdmatx.lab.power import power_off
+from rdmatx.lab.runner import run_command
 
 LAB_FAILED = 125
 """The exit status of `run` where the lab, not the command, failed."""
@@ -30,8 +32,19 @@ def configure(commands: Any) -> argparse.ArgumentParser:
 
 
 def add_actions(lab: argparse.ArgumentParser) -> None:
-    """Adds ``build`` and ``run`` to the parser ``lab``."""
+    """Adds ``build``, ``run`` and ``poweroff`` to the parser ``lab``."""
     actions = lab.add_subparsers(dest="lab_action", metavar="ACTION", required=True)
+    _add_build(actions)
+    _add_run(actions)
+    actions.add_parser(
+        "poweroff",
+        help="inside: power this host off at once",
+        description="Inside the lab, as root there: ends this host's kernel at once, without a word "
+        "to anybody, as if its plug were pulled.",
+    )
+
+
+def _add_build(actions: Any) -> None:
     build = actions.add_parser(
         "build",
         help="build the kernel and keep it in the cache",
@@ -45,13 +58,42 @@ def add_actions(lab: argparse.ArgumentParser) -> None:
     )
     build.add_argument("--force", action="store_true", help="build also where the cache has it")
     build.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_run(actions: Any) -> None:
     run = actions.add_parser(
         "run",
         usage="%(prog)s [OPTIONS] -- COMMAND…",
         help="run a command with a RoCE device",
         description="Runs COMMAND in the lab's kernel, with rxe0 ACTIVE; exits with its status.",
     )
-    run.add_argument("--mem", default="4G", help="memory of the guest (default: 4G)")
+    run.add_argument(
+        "--hosts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="2: COMMAND on two kernels that a link joins; RDMATX_LAB_HOST is 0 or 1 there and "
+        "RDMATX_LAB_PEERS has the addresses of both (default: 1)",
+    )
+    run.add_argument(
+        "--rails",
+        type=int,
+        metavar="N",
+        help="so many devices rxe0, rxe1, … a host, each on a network device and subnet of its own",
+    )
+    run.add_argument(
+        "--netem",
+        metavar="WORDS",
+        help='with --hosts 2: disturb every link at both ends, as tc-netem(8) says: "loss 1%% delay 5ms"',
+    )
+    run.add_argument(
+        "--linger",
+        type=float,
+        default=LINGER_S,
+        metavar="S",
+        help="when one host has failed, end the other after S seconds (default: %(default)g)",
+    )
+    run.add_argument("--mem", default="4G", help="memory of each guest (default: 4G)")
     run.add_argument(
         "--timeout", type=float, metavar="S", help="kill after S seconds and exit with 124"
     )
@@ -67,14 +109,20 @@ def add_actions(lab: argparse.ArgumentParser) -> None:
         "--native", action="store_true", help="no kernel: use the host's own RDMA device"
     )
     run.add_argument("--verbose", action="store_true", help="show the kernel's messages")
+    run.add_argument(
+        "--json",
+        action="store_true",
+        help="a JSON object for each line of output and each end, on stdout",
+    )
     run.add_argument("lab_command", nargs=argparse.REMAINDER, metavar="-- COMMAND…")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Does what the parsed ``args`` ask; returns the exit status."""
     is_run = args.lab_action == "run"
+    actions = {"build": _build, "run": _run, "poweroff": _power_off}
     try:
-        return _run(args) if is_run else _build(args)
+        return actions[args.lab_action](args)
     except UsageError as error:
         sys.stderr.write(f"rdmatx lab: {error}\n")
         return LAB_FAILED if is_run else 2
@@ -108,8 +156,18 @@ def _run(args: argparse.Namespace) -> int:
         user=args.user,
         tty=args.tty,
         verbose=args.verbose,
+        hosts=args.hosts,
+        rails=args.rails,
+        netem=args.netem,
+        linger=args.linger,
+        json=args.json,
     )
     return run_command(command, options)
+
+
+def _power_off(_: argparse.Namespace) -> int:
+    power_off()
+    return 1
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -2,17 +2,19 @@
 
 Both ends import this file, and the guest does so with nothing but the standard library.
 One ordered stream for everything makes the end certain: when the EXIT frame is here, all
-output is here.
+output is here. The guest lives on behind it, so that the other hosts still reach its kernel,
+until the runner ends it.
 
 =========  ==============  ===========================================================
 kind       direction       payload
 =========  ==============  ===========================================================
-READY      guest → runner  empty: the device is up, the command is about to start
+READY      guest → runner  empty: the devices are up, the command may start
 OUTPUT     guest → runner  bytes of the command's stdout
 ERROR      guest → runner  bytes of its stderr
 TAKEN      guest → runner  u32: so many bytes more of INPUT may be sent
 FAILED     guest → runner  text: why the guest could not be set up
 EXIT       guest → runner  u8: the exit status, as a shell gives it
+START      runner → guest  empty: every host is ready, start the command
 INPUT      runner → guest  bytes for the command's stdin; empty ends it
 SIGNAL     runner → guest  u8: a signal for the command's process group
 WINDOW     runner → guest  u16 rows, u16 columns
@@ -25,7 +27,7 @@ from __future__ import annotations
 import struct
 
 READY, OUTPUT, ERROR, TAKEN, FAILED, EXIT = b"rOETFx"
-INPUT, SIGNAL, WINDOW, HANGUP = b"IswH"
+START, INPUT, SIGNAL, WINDOW, HANGUP = b"SIswH"
 
 INPUT_WINDOW = 2048
 """Bytes of INPUT that may be on their way without a TAKEN.

@@ -20,9 +20,9 @@ from typing import Any
 
 from rdmatx.lab import frames
 from rdmatx.lab.guest_command import Command, end_others
+from rdmatx.lab.power import POWER_OFF
 
 CHANNEL = "/dev/ttyS0"
-HOSTNAME = "rdmatx-lab"
 ROOT = "/run/root"
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_MOVE = 1, 2, 4, 4096, 8192
 DEVICE_WAIT_S = 5.0
@@ -86,14 +86,14 @@ def make_devices() -> None:
             os.chmod(f"/dev/{name}", 0o666)
 
 
-def make_host_files(cpuinfo: str) -> None:
-    """The processor's description, and a name for the host that resolves."""
+def make_host_files(cpuinfo: str, hostname: str, names: list[str]) -> None:
+    """The processor's description, and names for this host and the others that resolve."""
     Path("/run/cpuinfo").write_text(cpuinfo)
     mount("/run/cpuinfo", "/proc/cpuinfo", None, MS_BIND)
-    socket.sethostname(HOSTNAME)
+    socket.sethostname(hostname)
     hosts = Path("/etc/hosts")
     known = hosts.read_text(errors="replace") if hosts.exists() else "127.0.0.1 localhost\n"
-    hosts.write_text(f"{known.rstrip()}\n127.0.0.1 {HOSTNAME}\n")
+    hosts.write_text("\n".join([known.rstrip(), *names, ""]))
 
 
 def run_setup(commands: list[list[str]], path: str) -> None:
@@ -115,15 +115,35 @@ def run_setup(commands: list[list[str]], path: str) -> None:
             raise SetupError(f"`{' '.join(command)}` exited {done.returncode}: {words}")
 
 
-def wait_active(devices: list[str]) -> None:
-    """Returns when port 1 of each device is ACTIVE; raises ``SetupError`` after five seconds."""
+def wait_active(gids: dict[str, list[str]]) -> None:
+    """Returns when port 1 of each device is ACTIVE and has its GIDs, by device.
+
+    Raises ``SetupError`` after five seconds.
+    """
     deadline = time.monotonic() + DEVICE_WAIT_S
-    for device in devices:
-        state = Path(f"/sys/class/infiniband/{device}/ports/1/state")
-        while not (state.exists() and "ACTIVE" in state.read_text()):
+    for device, wanted in gids.items():
+        port = Path(f"/sys/class/infiniband/{device}/ports/1")
+        while not ("ACTIVE" in read(port / "state") and set(wanted) <= gids_of(port)):
             if time.monotonic() > deadline:
-                raise SetupError(f"{device} did not become ACTIVE in {DEVICE_WAIT_S:.0f} s")
+                raise SetupError(
+                    f"{device} did not become ACTIVE with the GIDs {', '.join(wanted)} in "
+                    f"{DEVICE_WAIT_S:.0f} s; it is {read(port / 'state') or 'missing'}"
+                )
             time.sleep(0.02)
+
+
+def read(file: Path) -> str:
+    """What a file of sysfs holds; nothing where it is missing or cannot be read now."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def gids_of(port: Path) -> set[str]:
+    """The GIDs that a port has now."""
+    table = port / "gids"
+    return {read(entry) for entry in table.iterdir()} if table.is_dir() else set()
 
 
 def open_channel() -> int:
@@ -135,14 +155,20 @@ def open_channel() -> int:
 
 
 def finish(channel: int, last: bytes) -> None:
-    """Ends what still runs, brings files to the host, says the last word, powers off."""
+    """Ends what still runs, brings files to the host, says the last word, waits for the end.
+
+    The runner ends the kernel when all hosts have said theirs. Until then this host answers what
+    the others may still ask of it: the last packets of a connection, say.
+    """
     end_others()
     os.sync()
     view = memoryview(last)
     while view:
         view = view[os.write(channel, view) :]
     termios.tcdrain(channel)
-    _libc.reboot(ctypes.c_int(0x4321FEDC))
+    while os.read(channel, 4096):
+        pass
+    _libc.reboot(ctypes.c_int(POWER_OFF))
 
 
 def main(spec_file: str) -> None:
@@ -154,9 +180,9 @@ def main(spec_file: str) -> None:
         make_root(spec["writable"])
         make_devices()
         channel = open_channel()
-        make_host_files(spec["cpuinfo"])
+        make_host_files(spec["cpuinfo"], spec["hostname"], spec["names"])
         run_setup(spec["setup"], spec["setup_path"])
-        wait_active(spec["devices"])
+        wait_active(spec["gids"])
         os.write(channel, frames.encode(frames.READY))
         status = Command(spec, channel).run()
         last = frames.encode(frames.EXIT, bytes([status]))
@@ -165,7 +191,7 @@ def main(spec_file: str) -> None:
             # Nothing reaches the runner but the kernel's own log.
             sys.stderr.write(f"rdmatx-lab: {error}\n")
             sys.stderr.flush()
-            _libc.reboot(ctypes.c_int(0x4321FEDC))
+            _libc.reboot(ctypes.c_int(POWER_OFF))
         last = frames.encode(frames.FAILED, f"{error}".encode())
     finish(channel, last)
 

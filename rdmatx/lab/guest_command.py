@@ -37,11 +37,10 @@ class Command:
         self._input_ended = False
 
     def run(self) -> int:
-        """Runs the command to its end; returns its status as a shell would give it."""
+        """Runs the command, when START comes, to its end; returns its status as a shell has it."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self._start()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(wake_read, selectors.EVENT_READ)
         while self._status is None:
@@ -143,12 +142,14 @@ class Command:
 
     def _obey(self, kind: int, payload: bytes) -> None:
         """Does what a frame of the runner asks."""
-        if kind == frames.INPUT:
+        if kind == frames.START:
+            self._start()
+        elif kind == frames.INPUT:
             self._waiting += payload
             self._owed += len(payload)
             self._input_ended = not payload
             self._push_input()
-        elif kind == frames.SIGNAL:
+        elif kind == frames.SIGNAL and self._pid > 0:
             self._signal(payload[0])
         elif kind == frames.WINDOW and self._terminal >= 0:
             self._resize(*struct.unpack("<HH", payload))

@@ -90,9 +90,10 @@ def main() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         start_kernel(job)
-        # The runner learns of the kernel's end by the channel, so only the kernel may hold it.
-        os.close(job["channel"])
-        os.close(job["log"])
+        # The runner learns of the kernel's end by the channel, so only the kernel may hold it; and
+        # a link whose host is gone must take no more packets.
+        for descriptor in (job["channel"], job["log"], *job["links"]):
+            os.close(descriptor)
         select.select([job["lifeline"]], [], [])
     finally:
         end_all()

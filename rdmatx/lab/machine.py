@@ -23,13 +23,20 @@ class Machine:
     """
 
     def __init__(
-        self, kernel: Path, spec: boot.Spec, memory: int, network: Sequence[str] = ()
+        self,
+        kernel: Path,
+        spec: boot.Spec,
+        *,
+        memory: int,
+        place: Path,
+        network: Sequence[str] = (),
+        links: Sequence[int] = (),
     ) -> None:
-        """Boots ``kernel`` with ``memory`` bytes; ``network`` makes network devices.
+        """Boots ``kernel`` with ``memory`` bytes of a file in the folder ``place``.
 
-        Raises ``UnavailableError`` where no folder has room for the memory.
+        ``network`` makes network devices, on the descriptors ``links``. The kernel gets those;
+        the caller closes its own when it has made all machines that they join.
         """
-        place = boot.memory_folder(memory)
         folder = boot.make_folder()
         try:
             init = boot.write_guest(folder, spec)
@@ -53,13 +60,14 @@ class Machine:
             "folder": str(folder),
             "channel": guest_end.fileno(),
             "log": log,
+            "links": list(links),
             "lifeline": lifeline,
         }
         self._keeper = subprocess.Popen(
             [boot.interpreter(), "-I", "-S", str(KEEPER), json.dumps(job)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=(guest_end.fileno(), log, lifeline),
+            pass_fds=(guest_end.fileno(), log, lifeline, *links),
         )
         guest_end.close()
         os.close(log)

@@ -32,6 +32,9 @@ HEADER_PACKAGES: dict[str, str] = {"/usr/include/stdio.h": "libc6-dev"}
 RUN_PACKAGES: dict[str, str] = {"rdma": "iproute2", "ip": "iproute2"}
 """The same for `rdmatx lab run`."""
 
+NETEM_PACKAGES: dict[str, str] = {"tc": "iproute2"}
+"""The same for its --netem."""
+
 PROVIDER_PACKAGES: tuple[str, ...] = ("libibverbs1", "ibverbs-providers")
 """What a program inside needs to open the device: libibverbs and its rxe provider."""
 

@@ -7,6 +7,8 @@ that need it, named test_*.py like any other.
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,3 +32,11 @@ def pytest_pycollect_makemodule(
     if module_path.name == "test_in_lab.py":
         return LabModule.from_parent(parent, path=module_path)
     return None
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A working folder that another user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="lab-test-", dir="/tmp") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)

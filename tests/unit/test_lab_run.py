@@ -13,7 +13,8 @@ import pytest
 
 from rdmatx import lab
 from rdmatx.errors import UnavailableError, UsageError
-from rdmatx.lab import boot, cache, cli, frames, native, session
+from rdmatx.lab import boot, cache, cli, frames, native, runner
+from rdmatx.lab.options import Options
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -104,7 +105,7 @@ def test_working_folder_is_resolved(tmp_path: Path) -> None:
 def test_specification_carries_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDMATX_LAB_TEST", "tab\there")
     monkeypatch.setenv("PATH", "/usr/bin")
-    spec = session.make_spec(["prog", "ü"], session.Options(workdir=tmp_path))
+    spec = runner.make_spec(["prog", "ü"], Options(workdir=tmp_path), 0)
     init = boot.write_guest(tmp_path, spec)
     told = json.loads((tmp_path / "spec.json").read_text())
     assert told["command"] == ["prog", "ü"]
@@ -119,7 +120,7 @@ def test_specification_carries_the_caller(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_another_user_has_no_groups_of_the_caller(tmp_path: Path) -> None:
-    spec = session.make_spec(["prog"], session.Options(workdir=tmp_path, user=65534))
+    spec = runner.make_spec(["prog"], Options(workdir=tmp_path, user=65534), 0)
     assert (spec.uid, spec.gid, spec.groups) == (65534, 65534, [])
 
 
