@@ -48,6 +48,7 @@ set(RDMATX_RDMA_SOURCES
   csrc/rdma/work.cpp
 )
 set(RDMATX_MESSAGING_SOURCES
+  csrc/messaging/authentication.cpp
   csrc/messaging/bootstrap.cpp
   csrc/messaging/channel.cpp
   csrc/messaging/connection.cpp
@@ -58,6 +59,7 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/exchange_messages.cpp
   csrc/messaging/fork_guard.cpp
   csrc/messaging/gid_scorer.cpp
+  csrc/messaging/half_open.cpp
   csrc/messaging/handshake.cpp
   csrc/messaging/listener.cpp
   csrc/messaging/path.cpp
@@ -77,6 +79,7 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/verbs_types.cpp
   csrc/bindings/verbs.cpp
   csrc/bindings/queue_pairs.cpp
+  csrc/bindings/secret.cpp
   csrc/bindings/messaging.cpp
   csrc/bindings/messaging_arguments.cpp
   csrc/bindings/testing.cpp

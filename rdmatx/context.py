@@ -47,22 +47,35 @@ class Context(_C.Context):
         super().__init__(device, provider, timeout)
         _open.add(self)
 
-    def listen(self, address: str = "127.0.0.1:0") -> Listener:
+    def listen(self, address: str = "127.0.0.1:0", secret: str | bytes | None = None) -> Listener:
         """Listens at "host:port"; port 0 is a free one, which `Listener.address` tells.
 
-        Without a host it is the loopback interface. Raises `Error` where the address is in use,
-        not allowed, or not this host's.
-        """
-        return super().listen(address)
+        Without a host it is the loopback interface. With a secret, whoever connects proves that
+        it has the same one before it is told anything; without the argument it is that of the
+        environment, `RDMATX_SECRET`. Whoever fails never gets to `accept()`; `Listener.stats()`
+        counts them. Text is taken as UTF-8; 32 random bytes are a good secret.
 
-    def connect(self, address: str, *, timeout: float | None = None) -> Connection:
+        Raises `Error` where the address is in use, not allowed, or not this host's.
+        """
+        return super().listen(address, _C.PreparedSecret(secret))
+
+    def connect(
+        self,
+        address: str,
+        *,
+        timeout: float | None = None,
+        secret: str | bytes | None = None,
+    ) -> Connection:
         """Connects to a listener of any process at "host:port" or "[v6]:port".
 
-        The peer need not have called `accept()` yet. Raises `PeerLostError` where nothing listens
-        there, `UnavailableError` where the two cannot talk (version, provider, network), and
-        `TimeoutError`.
+        The peer need not have called `accept()` yet. `secret` is the listener's, as in
+        `listen()`: both sides prove that they have it, and a listener without it is told nothing.
+
+        Raises `PeerLostError` where nothing listens there, `AuthenticationError` where the
+        secrets differ or one side has none, `UnavailableError` where the two cannot talk
+        (version, provider, network), and `TimeoutError`.
         """
-        return super().connect(address, timeout=timeout)
+        return super().connect(address, timeout=timeout, secret=_C.PreparedSecret(secret))
 
     def register(self, buffer: object, access: str = "rw") -> Region:
         """Registers memory, so that operations need not, and peers reach it as `access` allows.

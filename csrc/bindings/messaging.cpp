@@ -11,6 +11,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/messaging_arguments.hpp"
 #include "bindings/references.hpp"
+#include "bindings/secret.hpp"
 #include "messaging/context.hpp"
 
 namespace py = pybind11;
@@ -198,6 +199,20 @@ void bind_connection(py::module_& module) {
           "Which way the bytes take: device, port and addresses.");
 }
 
+py::dict listener_stats(const Listener& listener) {
+  const ListenerStats stats = listener.stats();
+  py::dict result;
+  result["accepted"] = stats.accepted;
+  result["refused"] = stats.refused;
+  result["failed_authentication"] = stats.failed_authentication;
+  result["timed_out"] = stats.timed_out;
+  result["shut_out"] = stats.shut_out;
+  result["gave_up"] = stats.gave_up;
+  result["half_open"] = stats.half_open;
+  result["waiting"] = stats.waiting;
+  return result;
+}
+
 void bind_listener(py::module_& module) {
   py::class_<Listener, std::shared_ptr<Listener>> type(
       module, "Listener", "Takes connections at an address; the handshakes are done in the background.");
@@ -210,6 +225,13 @@ void bind_listener(py::module_& module) {
           "The next connection. Raises TimeoutError where nobody connects within `timeout` seconds (none: "
           "the "
           "context's default).")
+      .def(
+          "stats", &listener_stats,
+          "What became of those who knocked: `accepted`, `refused` (no handshake of ours, or no way to "
+          "connect), `failed_authentication`, `timed_out`, `shut_out` (quiet while others waited), `gave_up` "
+          "(closed before they had finished); and as of now `half_open` handshakes, and connections "
+          "`waiting` "
+          "for accept().")
       .def_property_readonly("address", &Listener::address, "What peers connect to: \"127.0.0.1:41234\".");
   bind_closing(type, "Stops listening and closes the connections that nobody accepted.");
 }
@@ -278,16 +300,17 @@ void bind_context(py::module_& module) {
           py::arg("device"), py::arg("provider"), py::arg("timeout"))
       .def(
           "listen",
-          [](Context& self, const std::string& address) {
-            return freed_without_gil(without_gil([&] { return self.listen(address); }));
+          [](Context& self, const std::string& address, const PreparedSecret& secret) {
+            return freed_without_gil(without_gil([&] { return self.listen(address, secret.secret); }));
           },
-          py::arg("address"))
+          py::arg("address"), py::arg("secret"))
       .def(
           "connect",
-          [](Context& self, const std::string& address, Timeout timeout) {
-            return freed_without_gil(without_gil([&] { return self.connect(address, timeout); }));
+          [](Context& self, const std::string& address, Timeout timeout, const PreparedSecret& secret) {
+            return freed_without_gil(
+                without_gil([&] { return self.connect(address, timeout, secret.secret); }));
           },
-          py::arg("address"), py::kw_only(), py::arg("timeout"))
+          py::arg("address"), py::kw_only(), py::arg("timeout"), py::arg("secret"))
       .def(
           "register",
           [](Context& self, py::handle buffer, const std::string& access) {
@@ -314,6 +337,7 @@ void bind_messaging(py::module_& module) {
   bind_region(module);
   bind_work(module);
   bind_connection(module);
+  bind_secret(module);
   bind_listener(module);
   bind_context(module);
 }

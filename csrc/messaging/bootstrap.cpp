@@ -128,6 +128,45 @@ std::string peer_address(int fd) {
   return address_text(address, length);
 }
 
+Source source_of(const sockaddr_storage& address) noexcept {
+  Source source{};
+  if (address.ss_family == AF_INET) {
+    std::memcpy(source.data(), &reinterpret_cast<const sockaddr_in&>(address).sin_addr, sizeof(in_addr));
+  } else if (address.ss_family == AF_INET6) {
+    const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&six))
+      std::memcpy(source.data(), six.s6_addr + 12, sizeof(in_addr));
+    else  // on one link every host's address starts alike
+      std::memcpy(source.data(), six.s6_addr, IN6_IS_ADDR_LINKLOCAL(&six) ? 16 : 8);
+  }
+  return source;
+}
+
+Arriving take_arriving(int listening) noexcept {
+  Arriving arriving;
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  arriving.fd.reset(
+      ::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!arriving.fd) {
+    arriving.code = errno;
+    return arriving;
+  }
+  arriving.peer = address_text(address, length);
+  arriving.source = source_of(address);
+  return arriving;
+}
+
+bool is_loopback(int fd) noexcept {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return false;
+  if (address.ss_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+  const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+}
+
 UniqueFd listen_on(const std::string& address, int backlog) {
   const Addresses list = resolve(parse_host_port(address), address, AI_PASSIVE);
   int code = 0;
@@ -165,6 +204,7 @@ BootstrapSocket& BootstrapSocket::operator=(BootstrapSocket&& other) noexcept {
     close();
     fd_ = std::move(other.fd_);
     partial_ = std::move(other.partial_);
+    seal_ = std::move(other.seal_);
   }
   return *this;
 }
@@ -193,6 +233,8 @@ BootstrapSocket BootstrapSocket::connect(const std::string& address, const Deadl
 
 void BootstrapSocket::send(std::span<const std::byte> bytes, const Deadline& deadline,
                            const std::string& peer) {
+  std::vector<std::byte> sealed;
+  if (seal_) bytes = sealed = seal_->seal(bytes);
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count >= 0) {
@@ -206,12 +248,14 @@ void BootstrapSocket::send(std::span<const std::byte> bytes, const Deadline& dea
 }
 
 void BootstrapSocket::send_now(std::span<const std::byte> bytes) noexcept {
+  std::vector<std::byte> sealed;
+  if (seal_) bytes = sealed = seal_->seal(bytes);
   [[maybe_unused]] const auto sent =
       ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void BootstrapSocket::refuse(const std::string& why) noexcept {
-  send_now(encode(RecordKind::refuse, why));
+void BootstrapSocket::refuse(const std::string& why, RecordKind kind) noexcept {
+  send_now(encode(kind, why));
   ::shutdown(fd_.get(), SHUT_WR);
   // Closing a socket with unread bytes resets it, and the reason would be lost.
   std::array<std::byte, 4096> unread;
@@ -229,6 +273,8 @@ BootstrapSocket::Record BootstrapSocket::receive(const Deadline& deadline, const
       case Arrival::closed:
         lost(peer, problem.text);
       case Arrival::malformed:
+        if (problem.unproved)
+          throw AuthenticationError("handshake with " + peer + " failed: " + problem.text, peer);
         throw UnavailableError("handshake with " + peer + " failed: " + problem.text);
       case Arrival::nothing_yet:
         break;
@@ -244,12 +290,7 @@ BootstrapSocket::Arrival BootstrapSocket::try_receive(Record& record, RecordProb
       const auto head = decode_head(std::span(partial_).first<RecordHead::wire_bytes>(), problem);
       if (!head) return Arrival::malformed;
       wanted += head->body_bytes;
-      if (partial_.size() == wanted) {
-        record.head = *head;
-        record.body.assign(partial_.begin() + RecordHead::wire_bytes, partial_.end());
-        partial_.clear();
-        return Arrival::record;
-      }
+      if (partial_.size() == wanted) return take_record(*head, record, problem);
     }
     // Never more than the record at hand, so that a long one costs what it is and no more than the limit.
     const size_t have = partial_.size();
@@ -266,6 +307,27 @@ BootstrapSocket::Arrival BootstrapSocket::try_receive(Record& record, RecordProb
     problem.text = describe_errno(code);
     return Arrival::closed;
   }
+}
+
+BootstrapSocket::Arrival BootstrapSocket::take_record(const RecordHead& head, Record& record,
+                                                      RecordProblem& problem) {
+  const std::vector<std::byte> whole = std::move(partial_);
+  partial_.clear();
+  std::span<const std::byte> body = std::span(whole).subspan(RecordHead::wire_bytes);
+  if (seal_) {
+    const auto opened = seal_->open(whole);
+    if (!opened) {
+      problem.text =
+          "a record came whose seal is wrong: whoever sent it has another secret, or somebody in between "
+          "altered it";
+      problem.unproved = true;
+      return Arrival::malformed;
+    }
+    body = *opened;
+  }
+  record.head = head;
+  record.body.assign(body.begin(), body.end());
+  return Arrival::record;
 }
 
 }  // namespace rdmatx

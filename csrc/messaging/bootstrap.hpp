@@ -2,13 +2,16 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "messaging/authentication.hpp"
 #include "messaging/deadline.hpp"
 #include "messaging/handshake.hpp"
 
@@ -27,6 +30,23 @@ HostPort parse_host_port(const std::string& text);
 /// "1.2.3.4:5" or "[::1]:5" of a socket's own or its peer's end; "unknown" where it has none.
 std::string own_address(int fd);
 std::string peer_address(int fd);
+
+/// Where a stranger comes from, as far as one tells strangers apart: an IPv4 address, or the network of an
+/// IPv6 one (64 bits), since whoever has one address of it has them all.
+using Source = std::array<uint8_t, 16>;
+Source source_of(const sockaddr_storage& address) noexcept;
+
+/// A connection that a listening socket had waiting; no descriptor, and `code` says why, where it had none.
+struct Arriving {
+  UniqueFd fd;
+  int code = 0;
+  std::string peer;
+  Source source{};
+};
+Arriving take_arriving(int listening) noexcept;
+
+/// Whether a bound socket can be reached from its own host alone.
+bool is_loopback(int fd) noexcept;
 
 /// A listening socket, non-blocking. Throws Error naming the address and why: in use, no permission, no such
 /// host.
@@ -51,20 +71,23 @@ class BootstrapSocket {
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
   void close() noexcept;
 
-  /// Throws PeerLostError, TimeoutError.
+  /// From here on every record that is sent has a seal, and one that comes without a right one is malformed.
+  void protect(RecordSeal seal) { seal_ = seal; }
+
+  /// One whole record. Throws PeerLostError, TimeoutError.
   void send(std::span<const std::byte> bytes, const Deadline& deadline, const std::string& peer);
-  /// As much as the kernel takes now; for last words.
+  /// One whole record, as much of it as the kernel takes now; for last words.
   void send_now(std::span<const std::byte> bytes) noexcept;
 
   /// Tells the other side why not, and that nothing more comes.
-  void refuse(const std::string& why) noexcept;
+  void refuse(const std::string& why, RecordKind kind = RecordKind::refuse) noexcept;
 
   struct Record {
     RecordHead head;
     std::vector<std::byte> body;
   };
-  /// The next whole record. Throws PeerLostError, TimeoutError, and UnavailableError for one that is
-  /// malformed or of another version.
+  /// The next whole record. Throws PeerLostError, TimeoutError, UnavailableError for one that is malformed or
+  /// of another version, and AuthenticationError for one whose seal is wrong.
   Record receive(const Deadline& deadline, const std::string& peer);
 
   enum class Arrival { record, nothing_yet, closed, malformed };
@@ -72,8 +95,11 @@ class BootstrapSocket {
   Arrival try_receive(Record& record, RecordProblem& problem);
 
  private:
+  Arrival take_record(const RecordHead& head, Record& record, RecordProblem& problem);
+
   UniqueFd fd_;
   std::vector<std::byte> partial_;
+  std::optional<RecordSeal> seal_;
 };
 
 }  // namespace rdmatx

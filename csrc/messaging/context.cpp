@@ -118,14 +118,15 @@ void Context::remember(std::vector<std::weak_ptr<T>>& list, const std::shared_pt
   throw ClosedError("the context was closed meanwhile: open a new one");
 }
 
-std::shared_ptr<Listener> Context::listen(const std::string& address) {
-  auto listener = std::make_shared<Listener>(usable(), address);
+std::shared_ptr<Listener> Context::listen(const std::string& address, SharedSecret secret) {
+  auto listener = std::make_shared<Listener>(usable(), address, std::move(secret));
   remember(listeners_, listener);
   return listener;
 }
 
-std::shared_ptr<Connection> Context::connect(const std::string& address, std::optional<double> timeout) {
-  auto connection = establish(usable(), address, waiting_.deadline(timeout));
+std::shared_ptr<Connection> Context::connect(const std::string& address, std::optional<double> timeout,
+                                             const SharedSecret& secret) {
+  auto connection = establish(usable(), address, secret, waiting_.deadline(timeout));
   if (closed()) {
     connection->close();
     throw ClosedError("the context was closed meanwhile: open a new one");

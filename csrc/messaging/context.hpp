@@ -44,7 +44,8 @@ class RDMATX_API Region {
 /// A device opened for use: where connections, listeners and regions come from. Regions and connections of
 /// one context belong together.
 ///
-/// Owns the device, one protection domain, and the progress of its connections. Closing it closes what was
+/// Owns the device, one protection domain, and the progress of its connections: a key is of use over every
+/// connection of the context that made it, and over no other. Closing it closes what was
 /// made from it. Thread-safe.
 class RDMATX_API Context {
  public:
@@ -54,8 +55,10 @@ class RDMATX_API Context {
   Context(std::shared_ptr<Device> device, double default_timeout);
   ~Context();
 
-  std::shared_ptr<Listener> listen(const std::string& address);
-  std::shared_ptr<Connection> connect(const std::string& address, std::optional<double> timeout);
+  /// With a secret, whoever connects proves it first.
+  std::shared_ptr<Listener> listen(const std::string& address, SharedSecret secret = {});
+  std::shared_ptr<Connection> connect(const std::string& address, std::optional<double> timeout,
+                                      const SharedSecret& secret = {});
   /// `access`: bits of RemoteAccess. Throws UsageError where the memory is read-only and is to be written.
   std::shared_ptr<Region> register_memory(OperationMemory memory, bool readonly, uint16_t access);
   /// Closes listeners, connections and regions, in this order. Idempotent.

@@ -81,19 +81,52 @@ std::shared_ptr<Connection> Endpoint::finish(BootstrapSocket socket, std::string
                             peer_slots_, std::move(peer));
 }
 
+namespace {
+
+// The next record, which is to be of this kind; a refusal is raised in its own words.
+BootstrapSocket::Record expect(BootstrapSocket& socket, RecordKind kind, const Deadline& deadline,
+                               const std::string& address) {
+  BootstrapSocket::Record record = socket.receive(deadline, address);
+  if (record.head.kind == kind) return record;
+  if (record.head.kind == RecordKind::denied)
+    throw AuthenticationError(address + " refused the connection: " + decode_text(record.body), address);
+  if (record.head.kind == RecordKind::refuse)
+    throw UnavailableError(address + " refused the connection: " + decode_text(record.body));
+  throw UnavailableError("handshake with " + address + " failed: an unexpected record came");
+}
+
+// The listener proves the secret first. This side's proof is the seal of its hello, which comes next.
+void authenticate(BootstrapSocket& socket, const Secret& secret, const Deadline& deadline,
+                  const std::string& address) {
+  const Nonce nonce = random_nonce();
+  socket.send(encode_greeting(nonce), deadline, address);
+  const auto challenge = decode_challenge(expect(socket, RecordKind::challenge, deadline, address).body);
+  if (!challenge)
+    throw UnavailableError("handshake with " + address + " failed: its challenge has a wrong length");
+  const SessionKeys keys(secret, nonce, challenge->nonce);
+  if (!equal_in_constant_time(challenge->proof, keys.proof())) {
+    socket.refuse("the secrets of the two sides differ", RecordKind::denied);
+    throw AuthenticationError("the secret of " + address +
+                                  " is not this side's: give both the same one (secret=..., or RDMATX_SECRET "
+                                  "in the environment)",
+                              address);
+  }
+  socket.protect(RecordSeal(keys, Side::connector));
+}
+
+}  // namespace
+
 std::shared_ptr<Connection> establish(const std::shared_ptr<ContextResources>& resources,
-                                      const std::string& address, const Deadline& deadline) {
-  BootstrapSocket socket = BootstrapSocket::connect(address, deadline);
+                                      const std::string& address, const SharedSecret& secret,
+                                      const Deadline& deadline) {
+  // Before the socket, so that a listener is not kept waiting: it gives quiet ones up where many knock.
   Endpoint endpoint(resources);
+  BootstrapSocket socket = BootstrapSocket::connect(address, deadline);
+  if (secret) authenticate(socket, *secret, deadline, address);
   socket.send(encode(RecordKind::hello, endpoint.record()), deadline, address);
-  const BootstrapSocket::Record reply = socket.receive(deadline, address);
-  if (reply.head.kind == RecordKind::refuse)
-    throw UnavailableError(address + " refused the connection: " + decode_text(reply.body));
   RecordProblem problem;
-  const auto accept = decode_handshake(reply.body, problem);
-  if (reply.head.kind != RecordKind::accept || !accept)
-    throw UnavailableError("handshake with " + address +
-                           " failed: " + (problem.text.empty() ? "an unexpected record came" : problem.text));
+  const auto accept = decode_handshake(expect(socket, RecordKind::accept, deadline, address).body, problem);
+  if (!accept) throw UnavailableError("handshake with " + address + " failed: " + problem.text);
   endpoint.conclude(*accept);
   socket.send(encode(RecordKind::ready), deadline, address);
   return endpoint.finish(std::move(socket), address);

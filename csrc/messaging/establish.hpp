@@ -36,8 +36,11 @@ class Endpoint {
   SlotCounts peer_slots_;
 };
 
-/// Connects to a listener: the whole handshake, bounded by the deadline.
+/// Connects to a listener: the whole handshake, bounded by the deadline. With a secret both sides prove it
+/// before either tells of its queue pair. Throws AuthenticationError, PeerLostError, UnavailableError,
+/// TimeoutError.
 std::shared_ptr<Connection> establish(const std::shared_ptr<ContextResources>& resources,
-                                      const std::string& address, const Deadline& deadline);
+                                      const std::string& address, const SharedSecret& secret,
+                                      const Deadline& deadline);
 
 }  // namespace rdmatx

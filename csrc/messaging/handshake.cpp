@@ -36,7 +36,14 @@ bool read_candidate(WireReader& in, GidCandidate& candidate) {
          candidate.port >= 1;
 }
 
-std::vector<std::byte> with_head(RecordKind kind, std::span<const std::byte> body) {
+std::optional<HandshakeRecord> malformed(RecordProblem& problem, const char* what) {
+  problem.text = std::string("the peer's handshake record is malformed: ") + what;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_record(RecordKind kind, std::span<const std::byte> body) {
   WireWriter out;
   out.number(RecordHead::magic);
   out.number(RecordHead::version);
@@ -45,13 +52,6 @@ std::vector<std::byte> with_head(RecordKind kind, std::span<const std::byte> bod
   out.raw(body);
   return out.take();
 }
-
-std::optional<HandshakeRecord> malformed(RecordProblem& problem, const char* what) {
-  problem.text = std::string("the peer's handshake record is malformed: ") + what;
-  return std::nullopt;
-}
-
-}  // namespace
 
 std::vector<std::byte> encode(RecordKind kind, const HandshakeRecord& record) {
   WireWriter out;
@@ -71,13 +71,13 @@ std::vector<std::byte> encode(RecordKind kind, const HandshakeRecord& record) {
   out.number(record.chosen_listener);
   out.number(record.chosen_connector);
   out.text(record.reason.substr(0, 1024));
-  return with_head(kind, out.bytes());
+  return encode_record(kind, out.bytes());
 }
 
 std::vector<std::byte> encode(RecordKind kind, const std::string& text) {
   WireWriter out;
   out.text(text.substr(0, 4096));
-  return with_head(kind, out.bytes());
+  return encode_record(kind, out.bytes());
 }
 
 std::optional<RecordHead> decode_head(std::span<const std::byte, RecordHead::wire_bytes> bytes,
@@ -99,7 +99,7 @@ std::optional<RecordHead> decode_head(std::span<const std::byte, RecordHead::wir
     problem.other_version = true;
     return std::nullopt;
   }
-  if (kind < static_cast<uint16_t>(RecordKind::hello) || kind > static_cast<uint16_t>(RecordKind::failed)) {
+  if (kind < static_cast<uint16_t>(RecordKind::hello) || kind > static_cast<uint16_t>(RecordKind::denied)) {
     problem.text = "a handshake record of unknown kind " + std::to_string(kind) + " came";
     return std::nullopt;
   }

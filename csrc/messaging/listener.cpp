@@ -14,19 +14,48 @@
 namespace rdmatx {
 namespace {
 
-constexpr size_t most_halves = 64;
+constexpr size_t most_halves = 256;
+constexpr int backlog = 1024;  // the kernel's limit, net.core.somaxconn, may be less
 constexpr double handshake_seconds = 10.0;
-constexpr int backlog = 128;
+// How soon to look again whether somebody makes room, where nobody deserves it yet.
+constexpr double crowded_seconds = 0.02;
+constexpr std::chrono::milliseconds descriptors_pause{100};
+constexpr std::chrono::seconds warning_pause{10};
+
+void signal_event(const UniqueFd& event) noexcept {
+  const uint64_t one = 1;
+  if (event) [[maybe_unused]]
+    const auto written = ::write(event.get(), &one, sizeof one);
+}
+
+void clear_event(const UniqueFd& event) noexcept {
+  uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(event.get(), &count, sizeof count);
+}
+
+// Once a process: whoever has many listeners knows by then.
+void warn_of_open_door(const std::string& address) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  log(LogLevel::warning,
+      "listening at " + address +
+          ", which other hosts can reach, without a secret: whoever connects is taken for a peer. Give all "
+          "sides one secret, listen(..., secret=...) and connect(..., secret=...) or RDMATX_SECRET in the "
+          "environment (a random one: openssl rand -hex 32), or listen at 127.0.0.1");
+}
 
 }  // namespace
 
-Listener::Listener(std::shared_ptr<ContextResources> resources, const std::string& address)
+Listener::Listener(std::shared_ptr<ContextResources> resources, const std::string& address,
+                   SharedSecret secret)
     : waiting_(resources->waiting),
       resources_(std::move(resources)),
+      secret_(std::move(secret)),
       socket_(listen_on(address, backlog)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       address_(own_address(socket_.get())) {
   if (!wake_) throw Error("eventfd failed: " + describe_errno(errno));
+  if (!secret_ && !is_loopback(socket_.get())) warn_of_open_door(address_);
   neutralize_in_child(socket_.get());
   thread_ = std::make_unique<ServiceThread>([this] { run(); });
 }
@@ -51,68 +80,119 @@ std::shared_ptr<Connection> Listener::accept(std::optional<double> timeout) {
     std::shared_ptr<Connection> connection = std::move(ready_.front());
     ready_.pop_front();
     ready_count_.store(ready_.size(), std::memory_order_release);
+    if (ready_.size() + 1 == most_waiting) signal_event(wake_);  // strangers are taken again
     return connection;
   }
+}
+
+ListenerStats Listener::stats() const noexcept {
+  return {counters_.accepted,  counters_.refused,  counters_.failed_authentication,
+          counters_.timed_out, counters_.shut_out, counters_.gave_up,
+          counters_.half_open, ready_count_};
 }
 
 void Listener::close() {
   if (process_generation() != waiting_.generation) return;  // the thread and the sockets are the parent's
   const std::lock_guard closing(close_mutex_);
   if (closed_.exchange(true)) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+  signal_event(wake_);
   thread_.reset();
   resources_.reset();
-  wake_.reset();
   forget_descriptor(socket_.get());
   socket_.reset();
   std::deque<std::shared_ptr<Connection>> left;
   {
     const std::lock_guard lock(mutex_);
+    wake_.reset();
     left.swap(ready_);
     ready_count_ = 0;
   }
+  counters_.half_open = 0;
   for (const auto& connection : left) connection->close();
   waiting_.progress->wake();
 }
 
 void Listener::run() {
-  std::list<Half> halves;
+  Halves halves;
   std::vector<pollfd> watched;
   while (!closed()) {
-    watched.assign({{wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}});
-    double seconds = 60;
+    const bool taking = takes_new(halves);
+    // Where connections wait for accept(), it wakes this thread; else room comes with time.
+    double seconds = taking || full() ? 60 : crowded_seconds;
+    // poll() passes over a negative descriptor.
+    watched.assign({{wake_.get(), POLLIN, 0}, {taking ? socket_.get() : -1, POLLIN, 0}});
     for (const Half& half : halves) {
       watched.push_back({half.socket.fd(), POLLIN, 0});
       seconds = half.deadline.left(seconds);
     }
     ::poll(watched.data(), watched.size(), static_cast<int>(seconds * 1000) + 1);
     if (closed()) return;
-    for (auto half = halves.begin(); half != halves.end();) {
-      const bool goes_on = advance(*half) && !half->deadline.passed();
-      half = goes_on ? std::next(half) : halves.erase(half);
-    }
+    if (watched[0].revents != 0) clear_event(wake_);
+    auto entry = watched.begin() + 2;
+    for (auto half = halves.begin(); half != halves.end(); ++entry)
+      half = goes_on(*half, entry->revents != 0) ? std::next(half) : halves.erase(half);
     if (watched[1].revents != 0) take_new(halves);
+    counters_.half_open = halves.size();
   }
 }
 
-void Listener::take_new(std::list<Half>& halves) {
-  for (size_t i = 0; i < most_halves; ++i) {
-    UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) {
-      // Out of descriptors, the socket stays readable: do not spin on it.
-      if (errno == EMFILE || errno == ENFILE) {
-        log(LogLevel::warning, "cannot accept a connection at " + address_ + ": " + describe_errno(errno) +
-                                   "; raise the limit (ulimit -n) or close connections");
-        ::usleep(100'000);
-      }
-      return;
-    }
-    // Whoever says nothing for longest makes room.
-    if (halves.size() >= most_halves) halves.pop_front();
-    const std::string peer = peer_address(fd.get());
-    halves.push_back({BootstrapSocket(std::move(fd)), peer, Deadline(handshake_seconds), nullptr});
+bool Listener::takes_new(const Halves& halves) const {
+  if (full() || Clock::now() < paused_until_) return false;
+  return halves.size() < most_halves || who_may_go(halves);
+}
+
+std::optional<size_t> Listener::who_may_go(const Halves& halves) {
+  std::vector<HalfOpen> all;
+  all.reserve(halves.size());
+  const auto now = Clock::now();
+  for (const Half& half : halves)
+    all.push_back({half.source, half.stage, std::chrono::duration<double>(now - half.heard).count()});
+  return who_makes_room(all);
+}
+
+bool Listener::make_room(Halves& halves) {
+  const auto place = who_may_go(halves);
+  if (!place) return false;
+  const auto half = std::next(halves.begin(), static_cast<std::ptrdiff_t>(*place));
+  log(LogLevel::info, "handshake with " + half->peer + " given up: it was quiet while others waited");
+  half->socket.refuse("more connect at once than this listener takes, and this one was quiet: try again");
+  ++counters_.shut_out;
+  halves.erase(half);
+  return true;
+}
+
+void Listener::take_new(Halves& halves) {
+  // Not too many at a time: those that are here already want to go on.
+  for (size_t i = 0; i < 64 && !full(); ++i) {
+    if (halves.size() >= most_halves && !make_room(halves)) return;
+    Arriving arriving = take_arriving(socket_.get());
+    if (!arriving.fd) return out_of_descriptors(arriving.code, halves);
+    halves.push_back({BootstrapSocket(std::move(arriving.fd)), std::move(arriving.peer), arriving.source,
+                      Deadline(handshake_seconds)});
+    // What an honest peer says has mostly come already: then it never counts as quiet.
+    if (!goes_on(halves.back(), true)) halves.pop_back();
   }
+}
+
+void Listener::out_of_descriptors(int code, Halves& halves) {
+  if (code != EMFILE && code != ENFILE && code != ENOBUFS && code != ENOMEM) return;
+  if (make_room(halves)) return;
+  // The socket stays readable: do not spin on it.
+  const auto now = Clock::now();
+  paused_until_ = now + descriptors_pause;
+  if (now < warned_at_ + warning_pause) return;
+  warned_at_ = now;
+  log(LogLevel::warning, "cannot accept a connection at " + address_ + ": " + describe_errno(code) +
+                             "; raise the limit (ulimit -n) or close connections");
+}
+
+bool Listener::goes_on(Half& half, bool heard) {
+  if (heard && !advance(half)) return false;
+  if (!half.deadline.passed()) return true;
+  log(LogLevel::info, "handshake with " + half.peer + " was not finished in time");
+  half.socket.refuse("the handshake was not finished within " + seconds_text(handshake_seconds));
+  ++counters_.timed_out;
+  return false;
 }
 
 bool Listener::advance(Half& half) {
@@ -123,32 +203,67 @@ bool Listener::advance(Half& half) {
       case BootstrapSocket::Arrival::nothing_yet:
         return true;
       case BootstrapSocket::Arrival::closed:
+        ++counters_.gave_up;
         return false;
       case BootstrapSocket::Arrival::malformed:
+        if (problem.unproved) throw AuthenticationError(problem.text, half.peer);
         throw UnavailableError(problem.text);
       case BootstrapSocket::Arrival::record:
         break;
     }
-    if (!half.endpoint) {
-      answer(half, record);
+    half.heard = Clock::now();
+    if (half.stage != HandshakeStage::answered) {
+      handle(half, record);
       return true;
     }
     if (record.head.kind != RecordKind::ready) throw UnavailableError("an unexpected handshake record came");
     deliver(half.endpoint->finish(std::move(half.socket), half.peer));
+  } catch (const AuthenticationError& error) {
+    log(LogLevel::info, "authentication of " + half.peer + " failed: " + error.what());
+    half.socket.refuse(error.what(), RecordKind::denied);
+    ++counters_.failed_authentication;
   } catch (const std::exception& error) {
     log(LogLevel::info, "handshake with " + half.peer + " failed: " + error.what());
     half.socket.refuse(error.what());
+    ++counters_.refused;
   }
   return false;
+}
+
+void Listener::handle(Half& half, const BootstrapSocket::Record& record) {
+  if (half.stage == HandshakeStage::silent && record.head.kind == RecordKind::greeting)
+    return challenge(half, record);
+  if (record.head.kind != RecordKind::hello) throw UnavailableError("a handshake starts with a hello");
+  if (secret_ && half.stage == HandshakeStage::silent)
+    throw AuthenticationError(
+        "the listener asks for its secret, and the connecting side has none: give it the same one, "
+        "connect(..., secret=...) or RDMATX_SECRET in its environment",
+        half.peer);
+  answer(half, record);
+}
+
+void Listener::challenge(Half& half, const BootstrapSocket::Record& record) {
+  const auto nonce = decode_greeting(record.body);
+  if (!nonce) throw UnavailableError("the peer's greeting is malformed: its length is wrong");
+  if (!secret_)
+    throw AuthenticationError(
+        "the connecting side has a secret and the listener has none: give it the same one, "
+        "listen(..., secret=...) or RDMATX_SECRET in its environment, or none to both",
+        half.peer);
+  const Nonce own = random_nonce();
+  const SessionKeys keys(*secret_, *nonce, own);
+  half.socket.send_now(encode_challenge({own, keys.proof()}));
+  half.socket.protect(RecordSeal(keys, Side::listener));
+  half.stage = HandshakeStage::greeted;
 }
 
 void Listener::answer(Half& half, const BootstrapSocket::Record& record) {
   RecordProblem problem;
   const auto hello = decode_handshake(record.body, problem);
-  if (record.head.kind != RecordKind::hello) throw UnavailableError("a handshake starts with a hello");
   if (!hello) throw UnavailableError(problem.text);
   half.endpoint = std::make_unique<Endpoint>(resources_);
   half.socket.send_now(encode(RecordKind::accept, half.endpoint->answer(*hello)));
+  half.stage = HandshakeStage::answered;
 }
 
 void Listener::deliver(std::shared_ptr<Connection> connection) {
@@ -157,6 +272,7 @@ void Listener::deliver(std::shared_ptr<Connection> connection) {
     ready_.push_back(std::move(connection));
     ready_count_.store(ready_.size(), std::memory_order_release);
   }
+  ++counters_.accepted;
   waiting_.progress->wake();
 }
 

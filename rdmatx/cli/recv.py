@@ -35,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "The first line on stdout says where it listens: `listening on HOST:PORT …`, or with\n"
         '--json {"listening": "HOST:PORT", …}. Senders are served one after the other. A file\n'
         "gets its name when it is whole and its SHA-256 is the sender's; nothing else stays.\n"
-        "Anyone who reaches the port may send: it is the loopback unless --listen says otherwise."
+        "It listens on the loopback unless --listen says otherwise. Whoever reaches the port may\n"
+        "send, unless RDMATX_SECRET is set in the environment: then senders need the same one."
     )
     parser.add_argument(
         "--listen",

@@ -19,7 +19,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Start `rdmatx recv` on the other side first; it prints HOST:PORT. Files keep their\n"
         "names, without their folders. Exit status 0 means that the receiver has stored every\n"
-        "file and that its SHA-256 is the one computed here."
+        "file and that its SHA-256 is the one computed here. A secret that the receiver asks for\n"
+        "is taken from RDMATX_SECRET in the environment, never from the command line."
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="what to send")
     parser.add_argument("address", metavar="HOST:PORT", help="where `rdmatx recv` listens")

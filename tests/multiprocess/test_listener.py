@@ -15,6 +15,7 @@ from rdmatx import errors
 from tests.multiprocess.conftest import PATIENCE
 
 MAGIC = b"RDMX"
+VERSION = 2
 
 
 @contextmanager
@@ -44,11 +45,12 @@ def answer_to(listener: rdmatx.Listener, words: bytes) -> bytes:
     ("words", "told"),
     [
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"no rdmatx handshake"),
-        (MAGIC + struct.pack("<HHI", 1, 1, 0xFFFFFFFF), b"4294967295"),
-        (MAGIC + struct.pack("<HHI", 1, 1, 4) + b"abcd", b"malformed"),
+        (MAGIC + struct.pack("<HHI", VERSION, 1, 0xFFFFFFFF), b"4294967295"),
+        (MAGIC + struct.pack("<HHI", VERSION, 1, 4) + b"abcd", b"malformed"),
         (MAGIC + struct.pack("<HHI", 9, 1, 0), b"version 9"),
-        (MAGIC + struct.pack("<HHI", 1, 77, 0), b"unknown kind"),
-        (MAGIC + struct.pack("<HHI", 1, 3, 2) + b"\0\0", b"starts with a hello"),
+        (MAGIC + struct.pack("<HHI", 1, 1, 0), b"version 1 of"),
+        (MAGIC + struct.pack("<HHI", VERSION, 77, 0), b"unknown kind"),
+        (MAGIC + struct.pack("<HHI", VERSION, 3, 2) + b"\0\0", b"starts with a hello"),
     ],
 )
 def test_strangers_are_told_and_shut_out(
@@ -82,13 +84,13 @@ def test_a_peer_of_another_version_says_so(context: rdmatx.Context) -> None:
             connection, _ = later.accept()
             with connection:
                 connection.recv(65536)
-                text = b"this side speaks version 2: install the same rdmatx on both"
+                text = b"this side speaks version 3: install the same rdmatx on both"
                 body = struct.pack("<H", len(text)) + text
-                connection.sendall(MAGIC + struct.pack("<HHI", 2, 4, len(body)) + body)
+                connection.sendall(MAGIC + struct.pack("<HHI", 3, 4, len(body)) + body)
 
         thread = threading.Thread(target=refuse)
         thread.start()
-        with pytest.raises(errors.UnavailableError, match="speaks version 2"):
+        with pytest.raises(errors.UnavailableError, match="speaks version 3"):
             context.connect(f"127.0.0.1:{later.getsockname()[1]}")
         thread.join()
 
