@@ -53,10 +53,12 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/channel.cpp
   csrc/messaging/connection.cpp
   csrc/messaging/connection_life.cpp
+  csrc/messaging/connection_operations.cpp
   csrc/messaging/context.cpp
   csrc/messaging/establish.cpp
   csrc/messaging/exchange.cpp
   csrc/messaging/exchange_messages.cpp
+  csrc/messaging/exchange_one_sided.cpp
   csrc/messaging/fork_guard.cpp
   csrc/messaging/gid_scorer.cpp
   csrc/messaging/half_open.cpp
@@ -67,6 +69,8 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/progress.cpp
   csrc/messaging/remote_key.cpp
   csrc/messaging/request.cpp
+  csrc/messaging/staging.cpp
+  csrc/messaging/strided.cpp
   csrc/messaging/transfers.cpp
 )
 set(RDMATX_BINDINGS_SOURCES
@@ -74,6 +78,7 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/errors.cpp
   csrc/bindings/references.cpp
   csrc/bindings/buffers.cpp
+  csrc/bindings/connections.cpp
   csrc/bindings/host_buffer.cpp
   csrc/bindings/devices.cpp
   csrc/bindings/verbs_types.cpp

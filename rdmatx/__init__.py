@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rdmatx.context import Listener as Listener
     from rdmatx.context import Region as Region
     from rdmatx.context import RemoteKey as RemoteKey
+    from rdmatx.context import WaitingMessage as WaitingMessage
     from rdmatx.context import Work as Work
     from rdmatx.devices import DeviceInfo as DeviceInfo
     from rdmatx.devices import choose_device as choose_device
@@ -37,6 +38,7 @@ _home = {
     "Listener": "rdmatx.context",
     "Region": "rdmatx.context",
     "RemoteKey": "rdmatx.context",
+    "WaitingMessage": "rdmatx.context",
     "Work": "rdmatx.context",
     "choose_device": "rdmatx.devices",
     "empty": "rdmatx.buffers",

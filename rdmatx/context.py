@@ -13,9 +13,17 @@ import atexit
 import weakref
 
 from rdmatx import _C
-from rdmatx._C import Connection, Listener, Region, RemoteKey, Work
+from rdmatx._C import Connection, Listener, Region, RemoteKey, WaitingMessage, Work
 
-__all__ = ["Connection", "Context", "Listener", "Region", "RemoteKey", "Work"]
+__all__ = [
+    "Connection",
+    "Context",
+    "Listener",
+    "Region",
+    "RemoteKey",
+    "WaitingMessage",
+    "Work",
+]
 
 #: Seconds that a call waits where neither it nor its context says otherwise.
 DEFAULT_TIMEOUT = 60.0

@@ -18,7 +18,9 @@ void bind_verbs_types(pybind11::module_& module);
 void bind_verbs(pybind11::module_& module);
 /// SendWork, ReceiveWork, QueuePair.
 void bind_queue_pairs(pybind11::module_& module);
-/// The connection and what belongs to it.
+/// Connection, Work, WaitingMessage.
+void bind_connections(pybind11::module_& module);
+/// Context, Listener, Region, RemoteKey, and the above.
 void bind_messaging(pybind11::module_& module);
 /// The submodule `testing`: faults.
 void bind_testing(pybind11::module_& module);

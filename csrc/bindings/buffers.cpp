@@ -1,10 +1,13 @@
 #include "bindings/buffers.hpp"
 
+#include <pybind11/stl.h>
+
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.hpp"
 #include "bindings/dlpack.hpp"
@@ -21,6 +24,7 @@ struct Request {
   py::handle object;
   const char* what;
   Lifetime lifetime;
+  Shape shape;
 
   std::string subject() const { return std::string(what) + " (" + Py_TYPE(object.ptr())->tp_name + ")"; }
 };
@@ -28,9 +32,20 @@ struct Request {
 [[noreturn]] void refuse_strided(const Request& request) {
   throw UsageError(
       request.subject() +
-      " is not C-contiguous: its elements do not lie one after another in memory. Pass a contiguous copy "
-      "(torch: .contiguous(), numpy: numpy.ascontiguousarray); to receive into it, receive into a "
-      "contiguous buffer and copy");
+      " is not C-contiguous: its elements do not lie one after another in memory, and a registration is of "
+      "one "
+      "dense range. Register the array it is a view of, or a contiguous copy (torch: .contiguous(), numpy: "
+      "numpy.ascontiguousarray); sends, receives, writes and reads take it as it is");
+}
+
+/// Elements of `item_bytes` at strides in bytes.
+void set_layout(const Request& request, BufferView& view, uint64_t item_bytes,
+                const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  auto layout = std::make_shared<const StridedLayout>(view.data, item_bytes, shape, strides);
+  view.bytes = layout->bytes();
+  if (layout->is_dense()) return;
+  if (request.shape == Shape::dense) refuse_strided(request);
+  view.layout = std::move(layout);
 }
 
 [[noreturn]] void refuse_accelerator(const Request& request, const std::string& device) {
@@ -65,15 +80,25 @@ bool method_is_true(py::handle object, const char* method) {
 }
 
 /// A lazily conjugated or negated tensor shares memory that holds other values than it shows.
-void refuse_lazy(const Request& request, const dlpack::Tensor& tensor, int64_t elements) {
+void refuse_lazy(const Request& request, const dlpack::Tensor& tensor, int64_t elements, bool contiguous) {
   const bool complex = tensor.type.code == dlpack::code_complex;
   // A real tensor can be negated only as the imaginary part of a conjugate: strided, unless it has one
   // element.
-  if (!complex && elements > 1) return;
+  if (!complex && elements > 1 && contiguous) return;
   if (complex && method_is_true(request.object, "is_conj"))
     throw UsageError(request.subject() + " is a lazy conjugate: pass .resolve_conj()");
   if (method_is_true(request.object, "is_neg"))
     throw UsageError(request.subject() + " is lazily negated: pass .resolve_neg()");
+}
+
+void set_layout(const Request& request, BufferView& view, const dlpack::Tensor& tensor, size_t item_bits) {
+  if (item_bits % 8 != 0)
+    throw UsageError(request.subject() + " is not C-contiguous, and its elements are of " +
+                     std::to_string(item_bits) + " bits: pass a contiguous copy");
+  const std::vector<int64_t> shape(tensor.shape, tensor.shape + tensor.dimensions);
+  std::vector<int64_t> strides(tensor.strides, tensor.strides + tensor.dimensions);
+  for (int64_t& stride : strides) stride *= static_cast<int64_t>(item_bits / 8);
+  set_layout(request, view, item_bits / 8, shape, strides);
 }
 
 BufferView view_of(const Request& request, const dlpack::Tensor& tensor) {
@@ -81,13 +106,18 @@ BufferView view_of(const Request& request, const dlpack::Tensor& tensor) {
   if (device != dlpack::cpu && device != dlpack::cuda_host && device != dlpack::rocm_host)
     refuse_accelerator(request, "DLPack device type " + std::to_string(device) + ", number " +
                                     std::to_string(tensor.device.id));
-  if (!is_contiguous(tensor)) refuse_strided(request);
+  const bool contiguous = is_contiguous(tensor);
+  if (!contiguous && request.shape == Shape::dense) refuse_strided(request);
   int64_t elements = 1;
   for (int32_t i = 0; i < tensor.dimensions; ++i) elements *= tensor.shape[i];
-  refuse_lazy(request, tensor, elements);
+  refuse_lazy(request, tensor, elements, contiguous);
   BufferView view;
   view.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
-  view.bytes = (static_cast<size_t>(elements) * tensor.type.bits * tensor.type.lanes + 7) / 8;
+  const size_t item_bits = size_t{tensor.type.bits} * tensor.type.lanes;
+  if (contiguous)
+    view.bytes = (static_cast<size_t>(elements) * item_bits + 7) / 8;
+  else
+    set_layout(request, view, tensor, item_bits);
   if (!tensor.data && view.bytes != 0)
     throw UsageError(
         request.subject() +
@@ -151,13 +181,19 @@ std::optional<BufferView> from_torch_methods(const Request& request) {
   if (std::string(py::str(object.attr("layout"))) != "torch.strided")
     throw UsageError(request.subject() + " has no plain memory: its layout is " +
                      std::string(py::str(object.attr("layout"))));
-  if (!object.attr("is_contiguous")().cast<bool>()) refuse_strided(request);
   if (method_is_true(object, "is_conj") || method_is_true(object, "is_neg"))
     throw UsageError(request.subject() +
                      " is lazily conjugated or negated: pass .resolve_conj().resolve_neg()");
   BufferView view;
   view.data = reinterpret_cast<void*>(object.attr("data_ptr")().cast<uintptr_t>());
-  view.bytes = object.attr("nbytes").cast<size_t>();
+  if (object.attr("is_contiguous")().cast<bool>()) {
+    view.bytes = object.attr("nbytes").cast<size_t>();
+  } else {
+    const auto item_bytes = object.attr("element_size")().cast<uint64_t>();
+    auto strides = object.attr("stride")().cast<std::vector<int64_t>>();
+    for (int64_t& stride : strides) stride *= static_cast<int64_t>(item_bytes);
+    set_layout(request, view, item_bytes, object.attr("shape").cast<std::vector<int64_t>>(), strides);
+  }
   view.keepalive = hold_memory(request);
   return view;
 }
@@ -228,10 +264,13 @@ std::optional<BufferView> from_buffer_protocol(const Request& request) {
   view.keepalive = hold_export(exported);
   if (holds_objects(exported.format))
     throw UsageError(request.subject() + " holds Python objects, whose addresses mean nothing to a peer");
-  if (!PyBuffer_IsContiguous(&exported, 'C')) refuse_strided(request);
   view.data = exported.buf;
   view.bytes = static_cast<size_t>(exported.len);
   view.readonly = exported.readonly != 0;
+  if (!PyBuffer_IsContiguous(&exported, 'C'))
+    set_layout(request, view, static_cast<uint64_t>(exported.itemsize),
+               {exported.shape, exported.shape + exported.ndim},
+               {exported.strides, exported.strides + exported.ndim});
   return view;
 }
 
@@ -250,22 +289,21 @@ std::optional<BufferView> from_array_interface(const Request& request) {
       !py::isinstance<py::tuple>(interface["data"]))
     throw UsageError(request.subject() + ": its __array_interface__ names no address");
   const auto data = interface["data"].cast<std::pair<uintptr_t, bool>>();
-  size_t bytes = item_bytes(request, py::str(interface["typestr"]));
-  const auto shape = interface["shape"].cast<py::tuple>();
-  if (interface.contains("strides") && !interface["strides"].is_none()) {
-    const auto strides = interface["strides"].cast<py::tuple>();
-    size_t expected = bytes;
-    for (size_t i = shape.size(); i-- > 0;) {
-      const auto extent = shape[i].cast<size_t>();
-      if (extent > 1 && strides[i].cast<int64_t>() != static_cast<int64_t>(expected)) refuse_strided(request);
-      expected *= extent;
-    }
-  }
-  for (const py::handle extent : shape) bytes *= extent.cast<size_t>();
+  const size_t item = item_bytes(request, py::str(interface["typestr"]));
+  const auto shape = interface["shape"].cast<std::vector<int64_t>>();
   BufferView view;
   view.data = reinterpret_cast<void*>(data.first);
-  view.bytes = bytes;
   view.readonly = data.second;
+  if (interface.contains("strides") && !interface["strides"].is_none()) {
+    const auto strides = interface["strides"].cast<std::vector<int64_t>>();
+    if (strides.size() != shape.size())
+      throw UsageError(request.subject() + ": its __array_interface__ has " + std::to_string(shape.size()) +
+                       " dimensions and " + std::to_string(strides.size()) + " strides");
+    set_layout(request, view, item, shape, strides);
+  } else {
+    view.bytes = item;
+    for (const int64_t extent : shape) view.bytes *= static_cast<size_t>(extent);
+  }
   view.keepalive = hold_object(request.object);
   return view;
 }
@@ -306,9 +344,10 @@ BufferView find_memory(const Request& request) {
 
 }  // namespace
 
-BufferView acquire_buffer(py::handle object, Wanted wanted, const char* what, Lifetime lifetime) {
+BufferView acquire_buffer(py::handle object, Wanted wanted, const char* what, Lifetime lifetime,
+                          Shape shape) {
   release_pending_references();
-  const Request request{object, what, lifetime};
+  const Request request{object, what, lifetime, shape};
   BufferView view = find_memory(request);
   if (wanted == Wanted::write && view.readonly)
     throw UsageError(

@@ -5,13 +5,17 @@
 #include <cstddef>
 #include <memory>
 
+#include "messaging/strided.hpp"
+
 namespace rdmatx::bindings {
 
-/// Memory that a Python object exports: one dense range of bytes.
+/// Memory that a Python object exports: one dense range of bytes, or elements at strides.
 struct BufferView {
   void* data = nullptr;
   size_t bytes = 0;
   bool readonly = false;
+  /// Where the elements lie, `bytes` together, if not one after another; `data` is the first one then.
+  std::shared_ptr<const StridedLayout> layout;
   /// Holds the object's export (or the object) until it is dropped; see references.hpp.
   std::shared_ptr<void> keepalive;
 };
@@ -22,12 +26,16 @@ enum class Wanted { read, write };
 /// registration holds the memory itself (of a torch tensor its storage), whatever becomes of the object.
 enum class Lifetime { operation, registration };
 
+/// Whether elements that do not lie one after another are taken.
+enum class Shape { dense, strided };
+
 /// The one place that turns a Python object into memory: bytes, bytearray, memoryview, mmap, array, numpy,
 /// torch (any dtype; requires_grad does not matter, this is below autograd), DLPack, __array_interface__,
 /// rdmatx.empty(). Needs the GIL.
 /// Throws UsageError for an object without memory, for read-only memory that is to be written, and for memory
-/// that is not C-contiguous; UnavailableError for memory of an accelerator. `what` names the argument.
+/// that is not C-contiguous where that is asked for; UnavailableError for memory of an accelerator. `what`
+/// names the argument.
 BufferView acquire_buffer(pybind11::handle object, Wanted wanted, const char* what = "buffer",
-                          Lifetime lifetime = Lifetime::operation);
+                          Lifetime lifetime = Lifetime::operation, Shape shape = Shape::dense);
 
 }  // namespace rdmatx::bindings

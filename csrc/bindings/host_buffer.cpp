@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -151,7 +152,21 @@ void bind_buffers(py::module_& module) {
         return py::make_tuple(reinterpret_cast<uintptr_t>(view.data), view.bytes, view.readonly);
       },
       py::arg("buffer"), py::arg("writable") = false,
-      "(address, bytes, readonly) of an object's memory, or the error that a transfer would raise.");
+      "(address, bytes, readonly) of an object's memory, or the error that registering it would raise.");
+  module.def(
+      "sent_bytes",
+      [](const py::object& buffer) {
+        const BufferView view =
+            acquire_buffer(buffer, Wanted::read, "buffer", Lifetime::operation, Shape::strided);
+        py::bytes bytes(nullptr, view.bytes);
+        char* dense = PyBytes_AS_STRING(bytes.ptr());
+        if (view.layout)
+          view.layout->pack(reinterpret_cast<std::byte*>(dense));
+        else if (view.bytes > 0)
+          std::memcpy(dense, view.data, view.bytes);
+        return bytes;
+      },
+      py::arg("buffer"), "The bytes that a transfer of an object would move, in their order.");
 }
 
 }  // namespace rdmatx::bindings

@@ -10,6 +10,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/messaging_arguments.hpp"
+#include "bindings/messaging_classes.hpp"
 #include "bindings/references.hpp"
 #include "bindings/secret.hpp"
 #include "messaging/context.hpp"
@@ -39,164 +40,6 @@ std::shared_ptr<T> freed_without_gil(std::shared_ptr<T> object) {
             const GilReleased released;
             kept.reset();
           }};
-}
-
-template <typename T>
-void bind_closing(py::class_<T, std::shared_ptr<T>>& type, const char* doc) {
-  type.def(
-          "close", [](T& self) { without_gil([&] { self.close(); }); }, doc)
-      .def_property_readonly("closed", &T::closed, "Whether close() was called.")
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](T& self, const py::args&) { without_gil([&] { self.close(); }); });
-}
-
-py::dict stats_of(Connection& connection) {
-  const ConnectionStats stats = connection.stats();
-  py::dict result;
-  result["messages_sent"] = stats.messages_sent;
-  result["messages_received"] = stats.messages_received;
-  result["bytes_sent"] = stats.bytes_sent;
-  result["bytes_received"] = stats.bytes_received;
-  result["bytes_written"] = stats.bytes_written;
-  result["bytes_read"] = stats.bytes_read;
-  result["messages_refused"] = stats.messages_refused;
-  result["unexpected_messages"] = stats.unexpected_messages;
-  result["unexpected_bytes"] = stats.unexpected_bytes;
-  return result;
-}
-
-void bind_work(py::module_& module) {
-  py::class_<Work>(
-      module, "Work",
-      "An operation that was started. It ends in exactly one state, and holds its buffer till then.")
-      .def(
-          "wait",
-          [](const Work& self, Timeout timeout) {
-            without_gil([&] { self.wait(timeout); });
-            return self.bytes();
-          },
-          py::arg("timeout") = py::none(),
-          "Waits for the end and returns the bytes moved; of a receive, those that came. Raises what made "
-          "the "
-          "operation fail, and TimeoutError where it is not done within `timeout` seconds (none: the "
-          "context's "
-          "default); then it goes on and can be waited for again.")
-      .def(
-          "done", [](const Work& self) { return without_gil([&] { return self.done(); }); },
-          "Whether it has ended, well or not. Looks once and never waits.")
-      .def_property_readonly(
-          "nbytes", &Work::bytes,
-          "The bytes moved; of a receive, those that came. Raises UsageError while the operation "
-          "is pending, and what made it fail.");
-}
-
-void bind_connection_messages(py::class_<Connection, std::shared_ptr<Connection>>& type) {
-  type.def(
-          "send",
-          [](Connection& self, py::handle buffer, py::handle tag, Timeout timeout) {
-            OperationMemory memory = memory_of(buffer, Wanted::read, "buffer");
-            const uint64_t number = unsigned_of(tag, "tag");
-            without_gil([&] { self.send(std::move(memory), number, timeout); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0, py::arg("timeout") = py::none(),
-          "Sends the bytes of a buffer and returns once it may be used again: up to 8 KiB at once, more when "
-          "the "
-          "peer has received them. Messages of one tag arrive in order. A message larger than the peer's "
-          "receive "
-          "raises SizeMismatchError on both sides, and the connection goes on; where the send had returned "
-          "already, "
-          "the next send raises it.")
-      .def(
-          "recv",
-          [](Connection& self, py::handle buffer, py::handle tag, Timeout timeout) {
-            OperationMemory memory = memory_of(buffer, Wanted::write, "buffer");
-            const uint64_t number = unsigned_of(tag, "tag");
-            return without_gil([&] { return self.receive(std::move(memory), number, timeout); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0, py::arg("timeout") = py::none(),
-          "Receives the next message of this tag into a buffer of at least its size, and returns its bytes. "
-          "On "
-          "TimeoutError the receive is withdrawn where its message has not begun to arrive.")
-      .def(
-          "isend",
-          [](const std::shared_ptr<Connection>& self, py::handle buffer, py::handle tag) {
-            OperationMemory memory = memory_of(buffer, Wanted::read, "buffer");
-            const uint64_t number = unsigned_of(tag, "tag");
-            return without_gil([&] { return Work(self, self->isend(std::move(memory), number)); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0,
-          "Starts a send; the buffer must not change until it is done.")
-      .def(
-          "irecv",
-          [](const std::shared_ptr<Connection>& self, py::handle buffer, py::handle tag) {
-            OperationMemory memory = memory_of(buffer, Wanted::write, "buffer");
-            const uint64_t number = unsigned_of(tag, "tag");
-            return without_gil([&] { return Work(self, self->ireceive(std::move(memory), number)); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0, "Starts a receive.");
-}
-
-template <RequestKind kind>
-void bind_one_sided(py::class_<Connection, std::shared_ptr<Connection>>& type) {
-  constexpr bool is_write = kind == RequestKind::write;
-  constexpr const char* name = is_write ? "src" : "dst";
-  constexpr Wanted wanted = is_write ? Wanted::read : Wanted::write;
-  type.def(
-          is_write ? "write" : "read",
-          [](Connection& self, py::handle buffer, const RemoteKey& key, py::handle offset, Timeout timeout) {
-            OperationMemory memory = memory_of(buffer, wanted, name);
-            const uint64_t at = unsigned_of(offset, "offset");
-            without_gil([&] {
-              is_write ? self.write(std::move(memory), key, at, timeout)
-                       : self.read(std::move(memory), key, at, timeout);
-            });
-          },
-          py::arg(name), py::arg("key"), py::arg("offset") = 0, py::arg("timeout") = py::none(),
-          is_write
-              ? "Writes a buffer or region into the peer's region, `offset` bytes from its start, and "
-                "returns "
-                "when the bytes are there; the peer takes no part. Raises UsageError where the key does not "
-                "allow it or the bytes do not fit."
-              : "Reads as many bytes as the buffer or region has from the peer's region, `offset` bytes from "
-                "its "
-                "start. Raises as write() does.")
-      .def(
-          is_write ? "iwrite" : "iread",
-          [](const std::shared_ptr<Connection>& self, py::handle buffer, const RemoteKey& key,
-             py::handle offset) {
-            OperationMemory memory = memory_of(buffer, wanted, name);
-            const uint64_t at = unsigned_of(offset, "offset");
-            return without_gil([&] {
-              return Work(self, is_write ? self->iwrite(std::move(memory), key, at)
-                                         : self->iread(std::move(memory), key, at));
-            });
-          },
-          py::arg(name), py::arg("key"), py::arg("offset") = 0,
-          is_write ? "Starts a write. Started writes may end in any order; wait for one before telling the "
-                     "peer of it."
-                   : "Starts a read.");
-}
-
-void bind_connection(py::module_& module) {
-  py::class_<Connection, std::shared_ptr<Connection>> type(
-      module, "Connection",
-      "A connection to one peer. All calls may be made from any thread; timeouts are in seconds, none is the "
-      "context's default, math.inf is no limit. After a failure every pending operation and every later call "
-      "raises "
-      "that failure; Context.connect() opens a new connection.");
-  bind_connection_messages(type);
-  bind_one_sided<RequestKind::write>(type);
-  bind_one_sided<RequestKind::read>(type);
-  bind_closing(
-      type,
-      "Delivers what was sent, tells the peer, and ends what is pending with ClosedError. Closing twice is "
-      "allowed.");
-  type.def("stats", &stats_of,
-           "Messages and bytes since the connection was opened, and what waits to be received.")
-      .def_property_readonly("peer", &Connection::peer, "The peer's address: \"10.0.0.2:41234\".")
-      .def_property_readonly(
-          "path", [](const Connection& self) { return self.path().text(); },
-          "Which way the bytes take: device, port and addresses.");
 }
 
 py::dict listener_stats(const Listener& listener) {
@@ -335,8 +178,7 @@ void bind_messaging(py::module_& module) {
   set_interrupt_check(&check_signals);
   bind_remote_key(module);
   bind_region(module);
-  bind_work(module);
-  bind_connection(module);
+  bind_connections(module);
   bind_secret(module);
   bind_listener(module);
   bind_context(module);

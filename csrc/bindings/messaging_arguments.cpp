@@ -13,7 +13,7 @@ OperationMemory memory_of_region(const Region& region, void* data, uint64_t byte
     throw UsageError(std::string(what) +
                      ": this region is of read-only memory, which nothing may be read into");
   // The registration holds the memory: no need to hold the Python object too.
-  return {data, bytes, {}, region.registration()};
+  return {data, bytes, {}, region.registration(), {}};
 }
 
 }  // namespace
@@ -35,8 +35,8 @@ OperationMemory memory_of(py::handle object, Wanted wanted, const char* what) {
     const auto& part = object.cast<const RegionPart&>();
     return memory_of_region(*part.region, part.data, part.bytes, wanted, what);
   }
-  BufferView view = acquire_buffer(object, wanted, what);
-  return {view.data, view.bytes, std::move(view.keepalive), {}};
+  BufferView view = acquire_buffer(object, wanted, what, Lifetime::operation, Shape::strided);
+  return {view.data, view.bytes, std::move(view.keepalive), {}, std::move(view.layout)};
 }
 
 uint64_t unsigned_of(py::handle object, const char* what) {
@@ -47,6 +47,43 @@ uint64_t unsigned_of(py::handle object, const char* what) {
                      ", and should be an integer from 0 to 2**64 - 1");
   }
   return value;
+}
+
+TagChoice tag_choice_of(py::handle object) {
+  if (object.is_none()) return {};
+  return unsigned_of(object, "tag");
+}
+
+std::optional<uint32_t> notification_of(py::handle object) {
+  if (object.is_none()) return {};
+  const uint64_t value = unsigned_of(object, "notify");
+  if (value > UINT32_MAX)
+    throw UsageError("notify is " + std::to_string(value) +
+                     ", and a notification has 32 bits: an integer from 0 to 2**32 - 1");
+  return static_cast<uint32_t>(value);
+}
+
+const RemoteKey& key_argument(py::handle object) {
+  if (py::isinstance<RemoteKey>(object)) return object.cast<const RemoteKey&>();
+  throw UsageError(std::string("key is a ") + Py_TYPE(object.ptr())->tp_name +
+                   ", and should be the peer's RemoteKey: region.key() there, and RemoteKey.from_bytes() "
+                   "where it came as bytes");
+}
+
+std::vector<Connection::Block> blocks_of(py::handle object) {
+  std::vector<Connection::Block> blocks;
+  for (const py::handle item : py::iter(object)) {
+    const std::string what = "blocks[" + std::to_string(blocks.size()) + "]";
+    if (!PySequence_Check(item.ptr()) || PySequence_Size(item.ptr()) < 2 || PySequence_Size(item.ptr()) > 3)
+      throw UsageError(what + " should be (src, key, offset), or (src, key)");
+    const auto block = py::reinterpret_borrow<py::sequence>(item);
+    const py::object src = block[0];
+    const py::object key = block[1];
+    uint64_t offset = 0;
+    if (block.size() == 3) offset = unsigned_of(py::object(block[2]), "offset");
+    blocks.push_back({memory_of(src, Wanted::read, what.c_str()), key_argument(key), offset});
+  }
+  return blocks;
 }
 
 uint16_t parse_access(const std::string& letters) {

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "bindings/buffers.hpp"
 #include "messaging/context.hpp"
@@ -27,6 +29,15 @@ OperationMemory memory_of(pybind11::handle object, Wanted wanted, const char* wh
 
 /// An integer from 0 to 2**64 - 1; UsageError names the argument otherwise.
 uint64_t unsigned_of(pybind11::handle object, const char* what);
+
+/// The tag of a receive or probe: none is any.
+TagChoice tag_choice_of(pybind11::handle object);
+/// The 32 bits of a notification; none is no notification.
+std::optional<uint32_t> notification_of(pybind11::handle object);
+/// UsageError names what was given instead of a key.
+const RemoteKey& key_argument(pybind11::handle object);
+/// Of write_many(): [(src, key, offset), ...]; the offset may be left out.
+std::vector<Connection::Block> blocks_of(pybind11::handle object);
 
 /// "rw" to bits of RemoteAccess and back.
 uint16_t parse_access(const std::string& letters);

@@ -44,6 +44,8 @@ Channel::Channel(const std::shared_ptr<ProtectionDomain>& domain,
   for (uint32_t i = 0; i < receive_slots; ++i)
     receives_.emplace_back(receive_bit | i).add(slot(i), ProtocolSizes::slot_bytes, slots_->local_key());
   returned_.reserve(receive_slots);
+  batch_.reserve(most_batched);
+  batch_inline_.resize(most_batched * inline_bytes_);
   for (uint32_t i = 0; i < ProtocolSizes::send_slots; ++i)
     free_slots_.push_back(static_cast<uint16_t>(receive_slots + i));
 }
@@ -100,47 +102,79 @@ bool Channel::time_to_signal(uint16_t slot) noexcept {
   return ++unsignalled_ >= std::min(16u, depth_ / 4) || slots_low;
 }
 
-void Channel::post(SendWork& work, Posted posted) {
+uint16_t Channel::take_slot() noexcept {
+  const uint16_t number = free_slots_.back();
+  free_slots_.pop_back();
+  return number;
+}
+
+void Channel::post(SendWork&& work, Posted posted) {
   if (work.is_signaled()) unsignalled_ = 0;
-  queue_pair_->post_send(work);
   posted_[head_ % depth_] = std::move(posted);
   ++head_;
+  batch_.push_back(std::move(work));
+  if (!batching_ || batch_.size() == most_batched) submit();
+}
+
+void Channel::submit() {
+  if (batch_.empty()) return;
+  queue_pair_->post_send(batch_);
+  batch_.clear();
 }
 
 void Channel::post_message(const MessageHeader& header, const void* payload, size_t payload_bytes,
-                           std::shared_ptr<Request> completes) {
+                           std::shared_ptr<Request> request) {
   SendWork work = SendWork::send(head_);
   uint16_t slot_number = no_slot;
-  if (fits_inline(payload_bytes)) {
-    work.add(&header, sizeof header, 0).inlined();
-    if (payload_bytes > 0) work.add(payload, static_cast<uint32_t>(payload_bytes), 0);
-  } else {
-    slot_number = free_slots_.back();
-    free_slots_.pop_back();
-    std::byte* to = slot(slot_number);
-    std::memcpy(to, &header, sizeof header);
-    if (payload_bytes > 0) std::memcpy(to + sizeof header, payload, payload_bytes);
-    work.add(to, static_cast<uint32_t>(sizeof header + payload_bytes), slots_->local_key());
+  std::byte* copy = nullptr;
+  if (!fits_inline(payload_bytes)) {
+    slot_number = take_slot();
+    copy = slot(slot_number);
+  } else if (batching_) {
+    copy = batch_inline_.data() + batch_.size() * inline_bytes_;
   }
+  if (copy) {
+    std::memcpy(copy, &header, sizeof header);
+    if (payload_bytes > 0) std::memcpy(copy + sizeof header, payload, payload_bytes);
+    work.add(copy, static_cast<uint32_t>(sizeof header + payload_bytes), slots_->local_key());
+  } else {
+    work.add(&header, sizeof header, 0);
+    if (payload_bytes > 0) work.add(payload, static_cast<uint32_t>(payload_bytes), 0);
+  }
+  if (slot_number == no_slot) work.inlined();
   const bool due = time_to_signal(slot_number);
-  if (due || completes) work.signaled();
-  post(work, {std::move(completes), payload_bytes, "message", slot_number});
+  if (due || request) work.signaled();
+  post(std::move(work), {std::move(request), payload_bytes, "message", slot_number});
 }
 
-void Channel::post_piece(const Request& request, const PlannedWork& piece, uint64_t remote_address,
-                         uint32_t remote_key, std::shared_ptr<Request> completes) {
-  const bool is_read = request.kind() == RequestKind::read;
+void Channel::post_piece(const std::shared_ptr<Request>& request, const PlannedWork& piece,
+                         uint64_t remote_address, uint32_t remote_key, std::optional<uint32_t> immediate) {
+  const bool is_read = request->kind() == RequestKind::read;
   SendWork work = is_read ? SendWork::read(remote_address, remote_key, head_)
                           : SendWork::write(remote_address, remote_key, head_);
   for (uint32_t i = 0; i < piece.entry_count; ++i) {
     const PlannedEntry& entry = piece.entries[i];
-    const LocalPart& part = request.parts()[entry.part];
+    const LocalPart& part = request->parts()[entry.part];
     work.add(part.data + entry.offset, static_cast<uint32_t>(entry.bytes), part.local_key);
   }
   if (piece.inlined) work.inlined();
+  if (immediate) work.immediate(*immediate);
   const bool due = time_to_signal(no_slot);
-  if (due || completes || piece.signalled) work.signaled();
-  post(work, {std::move(completes), piece.bytes, request_kind_name(request.kind()), no_slot});
+  if (due || piece.signalled) work.signaled();
+  post(std::move(work), {request, piece.bytes, request_kind_name(request->kind()), no_slot});
+}
+
+void Channel::post_atomic(const std::shared_ptr<Request>& request, uint64_t remote_address,
+                          uint32_t remote_key) {
+  const AtomicOperands& operands = request->operands();
+  SendWork work =
+      request->kind() == RequestKind::fetch_add
+          ? SendWork::fetch_add(remote_address, remote_key, operands.value, head_)
+          : SendWork::compare_swap(remote_address, remote_key, operands.expected, operands.value, head_);
+  const uint16_t slot_number = take_slot();
+  work.add(slot(slot_number), sizeof(uint64_t), slots_->local_key()).signaled();
+  time_to_signal(slot_number);
+  post(std::move(work), {request, sizeof(uint64_t), request_kind_name(request->kind()), slot_number, true});
 }
 
 std::span<const std::byte> Channel::arrived(const Completion& completion) const noexcept {
@@ -156,6 +190,11 @@ void Channel::post_returned_slots() {
 Channel::Posted& Channel::retire_one() noexcept {
   Posted& posted = posted_[tail_ % depth_];
   ++tail_;
+  if (posted.is_atomic) {
+    uint64_t value;
+    std::memcpy(&value, slot(posted.slot), sizeof value);
+    posted.request->set_value(value);
+  }
   if (posted.slot != no_slot) free_slots_.push_back(posted.slot);
   return posted;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,35 +37,50 @@ class Channel {
   bool can_post_message(size_t payload_bytes) const noexcept {
     return free_places() > 0 && (fits_inline(payload_bytes) || !free_slots_.empty());
   }
-  /// Copies header and payload out before it returns. `completes`, where given, is handed back by retire().
+  /// Copies header and payload out before it returns. `request`, where given, is handed back by retire().
   void post_message(const MessageHeader& header, const void* payload, size_t payload_bytes,
-                    std::shared_ptr<Request> completes = {});
+                    std::shared_ptr<Request> request = {});
 
   /// The next message is signalled, so that idle() comes true in time.
   void ask_for_completion() noexcept { unsignalled_ = depth_; }
 
   /// Room for a piece of a transfer: some places always stay free for messages.
   bool can_post_piece() const noexcept { return free_places() > message_places; }
-  /// Posts one planned piece of request's memory. `completes` as above.
-  void post_piece(const Request& request, const PlannedWork& piece, uint64_t remote_address,
-                  uint32_t remote_key, std::shared_ptr<Request> completes);
+  /// Posts one planned piece of the request's memory; `immediate` makes a write fill a slot of the peer and
+  /// tell it. The request is handed back by retire().
+  void post_piece(const std::shared_ptr<Request>& request, const PlannedWork& piece, uint64_t remote_address,
+                  uint32_t remote_key, std::optional<uint32_t> immediate = {});
+  /// Room for an atomic, whose result needs a slot.
+  bool can_post_atomic() const noexcept { return can_post_piece() && !free_slots_.empty(); }
+  /// Posts a fetch-and-add or compare-and-swap; retire() hands the request back with the value there was.
+  void post_atomic(const std::shared_ptr<Request>& request, uint64_t remote_address, uint32_t remote_key);
+
+  /// From here on work is collected, to be posted with one call by end_batch(), or where the batch is full.
+  void begin_batch() noexcept { batching_ = true; }
+  void end_batch() {
+    batching_ = false;
+    submit();
+  }
 
   size_t poll(std::span<Completion> completions) { return completion_queue_->poll(completions); }
   const std::shared_ptr<CompletionQueue>& completion_queue() const noexcept { return completion_queue_; }
 
   static bool is_receive(const Completion& completion) noexcept { return completion.work_id() & receive_bit; }
+  /// Of a receive: it is no message but the immediate of a write, which leaves its slot as it was.
+  static bool is_notification(const Completion& completion) noexcept { return completion.has_immediate(); }
   /// What arrived; valid until the slot is posted again.
   std::span<const std::byte> arrived(const Completion& completion) const noexcept;
   /// Gives the slot of a handled message back to the queue pair, with the next post_returned_slots().
   void return_slot(const Completion& completion) { returned_.push_back(receives_[slot_of(completion)]); }
   void post_returned_slots();
 
-  /// Takes everything up to this completion off the books; `finished` gets the requests that ended with it.
-  template <typename Finished>
-  void retire(const Completion& completion, Finished finished) {
+  /// Takes everything up to this completion off the books; `done` gets the requests it was posted for, once
+  /// for each piece or message.
+  template <typename Done>
+  void retire(const Completion& completion, Done done) {
     while (tail_ <= completion.work_id()) {
       Posted& posted = retire_one();
-      if (posted.request) finished(std::move(posted.request));
+      if (posted.request) done(std::move(posted.request));
     }
   }
   /// What the failed work was: "write of 4096 bytes".
@@ -86,6 +102,7 @@ class Channel {
   static constexpr uint64_t receive_bit = uint64_t{1} << 63;
   static constexpr uint32_t message_places = 32;
   static constexpr uint16_t no_slot = 0xffff;
+  static constexpr size_t most_batched = 32;
 
   // A work request in the send queue; completions come in posting order.
   struct Posted {
@@ -93,6 +110,7 @@ class Channel {
     uint64_t bytes = 0;
     const char* what = "";
     uint16_t slot = no_slot;
+    bool is_atomic = false;  // its slot gets the value there was
   };
   struct FreeMemory {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
@@ -104,7 +122,9 @@ class Channel {
   uint32_t free_places() const noexcept { return depth_ - static_cast<uint32_t>(head_ - tail_); }
   Posted& retire_one() noexcept;
   bool time_to_signal(uint16_t slot) noexcept;
-  void post(SendWork& work, Posted posted);
+  uint16_t take_slot() noexcept;
+  void post(SendWork&& work, Posted posted);
+  void submit();
   std::byte* slot(size_t number) const noexcept { return memory_.get() + number * ProtocolSizes::slot_bytes; }
 
   // The completion queue outlives the queue pair, and the registration the memory: declared before them.
@@ -121,6 +141,10 @@ class Channel {
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
   uint32_t unsignalled_ = 0;
+  bool batching_ = false;
+  std::vector<SendWork> batch_;
+  std::vector<std::byte>
+      batch_inline_;  // inlined messages of the batch: inline data is read when it is posted
 };
 
 }  // namespace rdmatx

@@ -25,9 +25,10 @@ Connection::Connection(const ContextResources& resources, std::unique_ptr<Channe
       channel_(std::move(channel)),
       completion_queue_(channel_->completion_queue().get()),
       limits_(channel_->limits(path_.max_message_bytes)),
+      verify_(path_.verify),
       exchange_(*channel_, peer_),
       socket_(std::move(socket)) {
-  exchange_.configure(peer_slots, limits_);
+  exchange_.configure(peer_slots, limits_, verify_);
 }
 
 void Connection::check_usable() const {
@@ -49,8 +50,10 @@ std::shared_ptr<ProtectionDomain> Connection::usable_domain() {
 std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t tag) {
   auto request = std::make_shared<Request>(RequestKind::send, tag, std::move(memory));
   // Outside the lock: it may take long.
-  if (!Exchange::is_eager(request->capacity()))
+  if (!Exchange::is_eager(request->capacity())) {
     request->register_memory(usable_domain(), Access::none, limits_);
+    if (verify_) request->compute_checksum();
+  }
   const CallerLock lock(*this);
   check_open();
   exchange_.check_late_refusal();
@@ -58,36 +61,19 @@ std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t
   return request;
 }
 
-std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, uint64_t tag) {
+std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, TagChoice tag) {
   auto request = std::make_shared<Request>(RequestKind::receive, tag, std::move(memory));
   if (!Exchange::is_eager(request->capacity()))
     request->register_memory(usable_domain(), Access::local_write | Access::remote_write, limits_);
   const CallerLock lock(*this);
-  if (state_ != State::peer_closed || !exchange_.has_message(tag)) check_open();
+  if (state_ != State::peer_closed || !exchange_.waiting_message(tag)) check_open();
   guarded([&] { exchange_.receive(request); });
-  return request;
-}
-
-std::shared_ptr<Request> Connection::start_transfer(RequestKind kind, OperationMemory memory,
-                                                    const RemoteKey& key, uint64_t offset) {
-  const bool is_write = kind == RequestKind::write;
-  key.check(offset, memory.bytes, is_write ? RemoteAccess::write : RemoteAccess::read,
-            request_kind_name(kind));
-  auto request = std::make_shared<Request>(kind, 0, std::move(memory));
-  if (is_write && request->capacity() <= limits_.inline_bytes)
-    request->use_inline();
-  else
-    request->register_memory(usable_domain(), is_write ? Access::none : Access::local_write, limits_);
-  const RemotePart remote{key.address + offset, request->capacity(), key.key};
-  const CallerLock lock(*this);
-  check_open();
-  guarded([&] { exchange_.transfer(request, remote); });
   return request;
 }
 
 void Connection::send(OperationMemory memory, uint64_t tag, std::optional<double> timeout) {
   check_usable();
-  if (Exchange::is_eager(memory.bytes)) {
+  if (Exchange::is_eager(memory.bytes) && !memory.layout) {
     const CallerLock lock(*this);
     check_open();
     exchange_.check_late_refusal();
@@ -99,17 +85,17 @@ void Connection::send(OperationMemory memory, uint64_t tag, std::optional<double
   finish(start_send(std::move(memory), tag), deadline, true);
 }
 
-uint64_t Connection::receive(OperationMemory memory, uint64_t tag, std::optional<double> timeout) {
+uint64_t Connection::receive(OperationMemory memory, TagChoice tag, std::optional<double> timeout) {
   check_usable();
   {
     const CallerLock lock(*this);
     if (state_ == State::open) poll();
     uint64_t bytes = 0;
     bool received = false;
-    if (state_ != State::closed && state_ != State::failed)
+    if (state_ != State::closed && state_ != State::failed && !memory.layout)
       guarded([&] { received = exchange_.try_receive(tag, memory.data, memory.bytes, bytes); });
     if (received) return bytes;
-    if (!exchange_.has_message(tag)) check_open();
+    if (!exchange_.waiting_message(tag)) check_open();
   }
   const Deadline deadline = waiting_.deadline(timeout);
   const std::shared_ptr<Request> request = start_receive(std::move(memory), tag);
@@ -122,33 +108,9 @@ std::shared_ptr<Request> Connection::isend(OperationMemory memory, uint64_t tag)
   return start_send(std::move(memory), tag);
 }
 
-std::shared_ptr<Request> Connection::ireceive(OperationMemory memory, uint64_t tag) {
+std::shared_ptr<Request> Connection::ireceive(OperationMemory memory, TagChoice tag) {
   check_usable();
   return start_receive(std::move(memory), tag);
-}
-
-void Connection::write(OperationMemory memory, const RemoteKey& key, uint64_t offset,
-                       std::optional<double> timeout) {
-  check_usable();
-  const Deadline deadline = waiting_.deadline(timeout);
-  finish(start_transfer(RequestKind::write, std::move(memory), key, offset), deadline, false);
-}
-
-void Connection::read(OperationMemory memory, const RemoteKey& key, uint64_t offset,
-                      std::optional<double> timeout) {
-  check_usable();
-  const Deadline deadline = waiting_.deadline(timeout);
-  finish(start_transfer(RequestKind::read, std::move(memory), key, offset), deadline, false);
-}
-
-std::shared_ptr<Request> Connection::iwrite(OperationMemory memory, const RemoteKey& key, uint64_t offset) {
-  check_usable();
-  return start_transfer(RequestKind::write, std::move(memory), key, offset);
-}
-
-std::shared_ptr<Request> Connection::iread(OperationMemory memory, const RemoteKey& key, uint64_t offset) {
-  check_usable();
-  return start_transfer(RequestKind::read, std::move(memory), key, offset);
 }
 
 void Connection::wait(const std::shared_ptr<Request>& request, std::optional<double> timeout) {
@@ -184,16 +146,22 @@ void Connection::finish(const std::shared_ptr<Request>& request, const Deadline&
 }
 
 void Connection::time_out(const Request& request, double seconds, bool withdrawn) {
+  const bool sending = request.kind() == RequestKind::send;
   const bool receiving = request.kind() == RequestKind::receive;
   const std::string operation = request_kind_name(request.kind());
-  std::string text = operation + " of " + std::to_string(request.capacity()) + " bytes ";
-  text += receiving ? "from " : request.kind() == RequestKind::read ? "from memory of " : "to ";
+  std::string text = operation;
+  if (request.capacity() > 0 || sending || receiving)
+    text += " of " + std::to_string(request.capacity()) + " bytes";
+  text += receiving                              ? " from "
+          : request.kind() == RequestKind::read  ? " from memory of "
+          : request.kind() == RequestKind::flush ? " with "
+                                                 : " to ";
   text += peer_;
-  if (receiving || request.kind() == RequestKind::send)
-    text += " (tag " + std::to_string(request.tag()) + ")";
+  if (sending || (receiving && request.choice())) text += " (tag " + std::to_string(request.tag()) + ")";
+  if (receiving && !request.choice()) text += " (any tag)";
   text += " was not done within " + seconds_text(seconds);
   if (withdrawn) {
-    text += receiving ? "; no message with this tag came, and the receive was withdrawn"
+    text += receiving ? "; no such message came, and the receive was withdrawn"
                       : "; the peer takes no more messages for now, and this one was withdrawn";
   } else {
     text += "; it goes on, and its memory is held until it ends";

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/export.hpp"
 #include "messaging/bootstrap.hpp"
@@ -57,15 +58,35 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   /// it.
   void send(OperationMemory memory, uint64_t tag, std::optional<double> timeout);
   /// Bytes received. A receive that times out before its message came is withdrawn.
-  uint64_t receive(OperationMemory memory, uint64_t tag, std::optional<double> timeout);
+  uint64_t receive(OperationMemory memory, TagChoice tag, std::optional<double> timeout);
   std::shared_ptr<Request> isend(OperationMemory memory, uint64_t tag);
-  std::shared_ptr<Request> ireceive(OperationMemory memory, uint64_t tag);
-  /// One-sided; the peer takes no part. Bounds and permission are checked against the key before anything is
-  /// posted.
-  void write(OperationMemory memory, const RemoteKey& key, uint64_t offset, std::optional<double> timeout);
-  void read(OperationMemory memory, const RemoteKey& key, uint64_t offset, std::optional<double> timeout);
-  std::shared_ptr<Request> iwrite(OperationMemory memory, const RemoteKey& key, uint64_t offset);
-  std::shared_ptr<Request> iread(OperationMemory memory, const RemoteKey& key, uint64_t offset);
+  std::shared_ptr<Request> ireceive(OperationMemory memory, TagChoice tag);
+  /// The message that a receive of this tag would get, once there is one; it stays where it is.
+  WaitingMessage probe(TagChoice tag, std::optional<double> timeout);
+  /// The same, if there is one now.
+  std::optional<WaitingMessage> iprobe(TagChoice tag);
+
+  // One-sided; the peer takes no part. Bounds and permission are checked against the key before anything is
+  // posted. `notify` is told to the peer once the bytes are in its memory.
+  std::shared_ptr<Request> write(OperationMemory memory, const RemoteKey& key, uint64_t offset,
+                                 std::optional<uint32_t> notify = {});
+  std::shared_ptr<Request> read(OperationMemory memory, const RemoteKey& key, uint64_t offset);
+  /// A block of memory, and where in a region of the peer's it goes.
+  struct Block {
+    OperationMemory memory;
+    RemoteKey key;
+    uint64_t offset = 0;
+  };
+  /// Posts all blocks together; one operation, done when all are written.
+  std::shared_ptr<Request> write_many(std::vector<Block> blocks, std::optional<uint32_t> notify = {});
+  /// On 8 bytes at a multiple of 8 in the peer's memory; value() is what was there before.
+  std::shared_ptr<Request> fetch_add(const RemoteKey& key, uint64_t offset, uint64_t value);
+  std::shared_ptr<Request> compare_swap(const RemoteKey& key, uint64_t offset, uint64_t expected,
+                                        uint64_t desired);
+  /// Ends when every one-sided operation started before it has ended.
+  std::shared_ptr<Request> flush();
+  /// The immediates of the peer's writes, in the order they came.
+  uint32_t next_notification(std::optional<double> timeout);
 
   /// Waits for an operation of this connection and throws what made it fail. On TimeoutError it goes on.
   void wait(const std::shared_ptr<Request>& request, std::optional<double> timeout);
@@ -114,9 +135,13 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
 
   void check_usable() const;
   std::shared_ptr<Request> start_send(OperationMemory memory, uint64_t tag);
-  std::shared_ptr<Request> start_receive(OperationMemory memory, uint64_t tag);
-  std::shared_ptr<Request> start_transfer(RequestKind kind, OperationMemory memory, const RemoteKey& key,
-                                          uint64_t offset);
+  std::shared_ptr<Request> start_receive(OperationMemory memory, TagChoice tag);
+  std::shared_ptr<Request> start_one_sided(std::shared_ptr<Request> request);
+  std::shared_ptr<Request> start_atomic(RequestKind kind, const RemoteKey& key, uint64_t offset,
+                                        AtomicOperands operands);
+  /// Looks, under the lock, until `look()` finds something; what came before the end is still found after it.
+  template <typename Look>
+  auto wait_for_arrival(const Deadline& deadline, Look look);
   void finish(const std::shared_ptr<Request>& request, const Deadline& deadline, bool withdraw);
   [[noreturn]] void time_out(const Request& request, double seconds, bool withdrawn);
 
@@ -155,11 +180,13 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::atomic<bool> armed_{false};
   std::atomic<bool> wants_polling_{false};
   std::atomic<bool> closed_{false};
-  std::atomic<bool> quiet_{false};  // while closing: everything that was posted has completed
+  std::atomic<uint64_t> arrivals_{0};  // counts what may end a probe: messages, notifications, failures
+  std::atomic<bool> quiet_{false};     // while closing: everything that was posted has completed
 
   std::unique_ptr<Channel> channel_;
   const CompletionQueue* const completion_queue_;  // to be recognized by, never used
   const TransferLimits limits_;
+  const bool verify_;
   Exchange exchange_;
   BootstrapSocket socket_;
   State state_ = State::open;

@@ -69,7 +69,11 @@ bool Connection::poll() {
 void Connection::handle(const Completion& completion) {
   if (!completion.succeeded()) return on_failed(completion);
   if (Channel::is_receive(completion)) {
-    exchange_.handle(channel_->arrived(completion));
+    if (Channel::is_notification(completion))
+      exchange_.notified(completion.immediate());
+    else
+      exchange_.handle(channel_->arrived(completion));
+    arrivals_.fetch_add(1, std::memory_order_release);
     channel_->return_slot(completion);
     return;
   }
@@ -145,6 +149,7 @@ void Connection::check_peer() noexcept {
 void Connection::fail(std::exception_ptr failure, State state, const std::string& word_to_peer) {
   state_ = state;
   failure_ = closing_ ? closed_while_pending() : std::move(failure);
+  arrivals_.fetch_add(1, std::memory_order_release);
   verdict_ = nullptr;
   wants_polling_.store(false, std::memory_order_relaxed);
   quiet_.store(true, std::memory_order_release);
@@ -230,6 +235,7 @@ void Connection::shut_down() noexcept {
   const bool was_open = state_ == State::open;
   const int socket = socket_.fd();
   state_ = State::closed;
+  arrivals_.fetch_add(1, std::memory_order_release);
   channel_->destroy();
   exchange_.fail_all(closed_while_pending());
   waiting_.progress->remove(this, socket);

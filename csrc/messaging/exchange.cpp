@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/crc32c.hpp"
 #include "base/error.hpp"
 
 namespace rdmatx {
@@ -12,6 +13,7 @@ bool Exchange::try_send(uint64_t tag, const void* data, uint64_t bytes) {
   MessageHeader header{MessageKind::eager};
   header.tag = tag;
   header.bytes = bytes;
+  if (verify_) header.peer_id = crc32c(0, data, bytes);
   credits_.spend_data();
   post(header, data, bytes);
   ++stats_.messages_sent;
@@ -24,82 +26,54 @@ void Exchange::send(std::shared_ptr<Request> request) {
   flush();
 }
 
-bool Exchange::try_receive(uint64_t tag, void* data, uint64_t capacity, uint64_t& bytes) {
+bool Exchange::try_receive(TagChoice tag, void* data, uint64_t capacity, uint64_t& bytes) {
   const Unexpected* first = matcher_.peek_arrived(tag);
   if (!first || first->id != 0 || first->bytes > capacity) return false;
-  const Unexpected message = std::move(*matcher_.take_arrived(tag));
-  settle(message);
+  Unexpected message = std::move(*matcher_.take_arrived(tag));
   bytes = message.bytes;
   if (bytes > 0) std::memcpy(data, message.payload.data(), bytes);
+  settle(message);
   ++stats_.messages_received;
   stats_.bytes_received += bytes;
   return true;
 }
 
 void Exchange::receive(std::shared_ptr<Request> request) {
-  const uint64_t tag = request->tag();
+  const TagChoice tag = request->choice();
   auto arrived = matcher_.take_arrived(tag);
   if (!arrived) {
     matcher_.post(tag, std::move(request));
     return;
   }
-  settle(*arrived);
   MessageHeader header{};
-  header.tag = tag;
+  header.tag = arrived->tag;
   header.bytes = arrived->bytes;
   header.id = arrived->id;
   if (arrived->id == 0)
     deliver(*request, header, arrived->payload);
   else
     grant(request, header);
+  settle(*arrived);
   flush();
+}
+
+std::optional<WaitingMessage> Exchange::waiting_message(TagChoice tag) {
+  const Unexpected* first = matcher_.peek_arrived(tag);
+  if (!first) return std::nullopt;
+  return WaitingMessage{first->tag, first->bytes};
 }
 
 bool Exchange::withdraw(const std::shared_ptr<Request>& request) {
-  if (request->kind() == RequestKind::receive) return matcher_.withdraw(request->tag(), request);
+  if (request->kind() == RequestKind::receive) return matcher_.withdraw(request->choice(), request);
   return std::erase(data_, request) > 0;
 }
 
-void Exchange::transfer(std::shared_ptr<Request> request, const RemotePart& remote) {
-  if (transfers_.empty() && channel_.can_post_piece() && request->parts().size() <= 1) {
-    // Most are one work request: no need to keep a plan of it.
-    const uint64_t bytes = remote.bytes;
-    TransferPlan plan({&bytes, 1}, {&bytes, 1}, limits_, direction_of(request->kind()));
-    if (const PlannedWork work = *plan.next(); work.last) {
-      channel_.post_piece(*request, work, remote.address, remote.key, request);
-      ++active_;
-      return;
-    }
-  }
-  std::vector<RemotePart> parts;
-  if (remote.bytes > 0) parts.push_back(remote);
-  transfers_.push_back(std::make_unique<Transfer>(std::move(request), std::move(parts), limits_, 0));
-  flush();
-}
-
-void Exchange::complete(const std::shared_ptr<Request>& request) {
-  --active_;
-  const uint64_t bytes = request->capacity();
-  switch (request->kind()) {
-    case RequestKind::write:
-      stats_.bytes_written += bytes;
-      break;
-    case RequestKind::read:
-      stats_.bytes_read += bytes;
-      break;
-    default:
-      ++stats_.messages_sent;
-      stats_.bytes_sent += bytes;
-  }
-  request->succeed(bytes);
-}
-
 void Exchange::post(MessageHeader header, const void* payload, size_t payload_bytes,
-                    std::shared_ptr<Request> completes) {
+                    std::shared_ptr<Request> request) {
   const Credits::Returned returned = credits_.collect();
   header.data_credits = returned.data;
   header.control_credits = returned.control;
-  channel_.post_message(header, payload, payload_bytes, std::move(completes));
+  channel_.post_message(header, payload, payload_bytes, std::move(request));
 }
 
 void Exchange::post_data(const std::shared_ptr<Request>& request) {
@@ -109,6 +83,7 @@ void Exchange::post_data(const std::shared_ptr<Request>& request) {
   header.bytes = bytes;
   credits_.spend_data();
   if (header.kind == MessageKind::eager) {
+    if (verify_) header.peer_id = crc32c(0, request->data(), bytes);
     post(header, request->data(), bytes);
     ++stats_.messages_sent;
     stats_.bytes_sent += bytes;
@@ -122,18 +97,10 @@ void Exchange::post_data(const std::shared_ptr<Request>& request) {
 
 void Exchange::flush() {
   if (ended_) return;
+  channel_.begin_batch();
   flush_control();
-  while (!transfers_.empty() && transfers_.front()->post(channel_)) {
-    const std::unique_ptr<Transfer> posted = std::move(transfers_.front());
-    transfers_.pop_front();
-    ++active_;
-    if (posted->finish_id() == 0) continue;
-    // Posted behind the pieces, so the peer sees it when they are in its memory.
-    MessageHeader header{MessageKind::finish};
-    header.id = posted->finish_id();
-    control_.push_back({header, {}, posted->request()});
-    flush_control();
-  }
+  flush_transfers();
+  flush_notifications();
   while (!data_.empty() && credits_.has_data()) {
     const uint64_t bytes = data_.front()->capacity();
     if (!channel_.can_post_message(is_eager(bytes) ? bytes : 0)) break;
@@ -142,6 +109,7 @@ void Exchange::flush() {
     post_data(request);
   }
   if (credits_.due() && channel_.can_post_message(0)) post({MessageKind::credit}, nullptr, 0);
+  channel_.end_batch();
 }
 
 void Exchange::flush_control() {
@@ -150,7 +118,11 @@ void Exchange::flush_control() {
     const size_t bytes = next.parts.size() * sizeof(RemotePart);
     if (!channel_.can_post_message(bytes)) break;
     credits_.spend_control();
-    post(next.header, next.parts.data(), bytes, std::move(next.completes));
+    if (next.request) {  // its last
+      next.request->add_outstanding();
+      next.request->set_all_posted(true);
+    }
+    post(next.header, next.parts.data(), bytes, std::move(next.request));
     control_.pop_front();
   }
 }
@@ -169,12 +141,16 @@ void Exchange::fail_all(const std::exception_ptr& failure) {
   };
   channel_.drain(fail);
   for (const auto& transfer : transfers_) fail(transfer->request());
-  for (const Control& control : control_) fail(control.completes);
+  for (const auto& request : notifying_) fail(request);
+  for (const auto& request : one_sided_) fail(request);
+  for (const Control& control : control_) fail(control.request);
   for (const auto& request : data_) fail(request);
   for (const auto& [id, request] : asked_) fail(request);
   for (const auto& [id, request] : writing_) fail(request);
   matcher_.drain_posted(fail);
   transfers_.clear();
+  notifying_.clear();
+  one_sided_.clear();
   control_.clear();
   data_.clear();
   asked_.clear();
@@ -192,6 +168,7 @@ ConnectionStats Exchange::stats() const {
   ConnectionStats stats = stats_;
   stats.unexpected_messages = matcher_.arrived_count();
   stats.unexpected_bytes = unexpected_bytes_;
+  stats.waiting_notifications = notifications_.size();
   return stats;
 }
 

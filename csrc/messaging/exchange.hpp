@@ -24,9 +24,19 @@ struct ConnectionStats {
   uint64_t bytes_received = 0;
   uint64_t bytes_written = 0;  ///< one-sided, by this side
   uint64_t bytes_read = 0;
-  uint64_t messages_refused = 0;     ///< messages of either side that did not fit their receive
-  uint64_t unexpected_messages = 0;  ///< waiting now, not received yet
+  uint64_t atomics = 0;                 ///< performed by this side
+  uint64_t notifications_sent = 0;      ///< with writes of this side
+  uint64_t notifications_received = 0;  ///< with writes of the peer; those that wait to be taken included
+  uint64_t messages_refused = 0;        ///< messages of either side that did not fit their receive
+  uint64_t unexpected_messages = 0;     ///< waiting now, not received yet
   uint64_t unexpected_bytes = 0;
+  uint64_t waiting_notifications = 0;  ///< now
+};
+
+/// A message that waits to be received.
+struct WaitingMessage {
+  uint64_t tag = 0;
+  uint64_t bytes = 0;
 };
 
 /// The protocol of one connection: eager and rendezvous messages, matching, credit, and the queues for what
@@ -38,9 +48,10 @@ class Exchange {
  public:
   Exchange(Channel& channel, std::string peer) : channel_(channel), peer_(std::move(peer)) {}
   /// What the handshake settled.
-  void configure(SlotCounts peer_slots, const TransferLimits& limits) {
+  void configure(SlotCounts peer_slots, const TransferLimits& limits, bool verify) {
     credits_ = Credits(ProtocolSizes::slots, peer_slots);
     limits_ = limits;
+    verify_ = verify;
   }
 
   static bool is_eager(uint64_t bytes) noexcept { return bytes <= ProtocolSizes::eager_bytes; }
@@ -50,18 +61,25 @@ class Exchange {
   /// Queues a send; a rendezvous has its memory registered.
   void send(std::shared_ptr<Request> request);
   /// Takes a message that is here already, without a request: true and its size where it was eager and fits.
-  bool try_receive(uint64_t tag, void* data, uint64_t capacity, uint64_t& bytes);
+  bool try_receive(TagChoice tag, void* data, uint64_t capacity, uint64_t& bytes);
   void receive(std::shared_ptr<Request> request);
-  /// Whether a receive of this tag would find a message.
-  bool has_message(uint64_t tag) { return matcher_.peek_arrived(tag) != nullptr; }
+  /// The message that a receive of this tag would find.
+  std::optional<WaitingMessage> waiting_message(TagChoice tag);
   /// Takes back what has not met its counterpart yet: an unmatched receive, or a send that was not posted.
   bool withdraw(const std::shared_ptr<Request>& request);
-  /// Starts a one-sided write or read; its memory is registered, or inline.
-  void transfer(std::shared_ptr<Request> request, const RemotePart& remote);
+  /// Starts a one-sided operation; its memory is registered, or inline, and it knows where the peer's lies.
+  void transfer(std::shared_ptr<Request> request);
+  /// A request that ends once every one-sided operation started before has ended.
+  void flush_one_sided(std::shared_ptr<Request> request);
+  /// The oldest immediate that came with a write of the peer.
+  std::optional<uint32_t> take_notification();
+  bool has_notification() const noexcept { return !notifications_.empty(); }
 
   /// One message of the peer.
   void handle(std::span<const std::byte> message);
-  /// The request's last work request completed.
+  /// A write of the peer told us so.
+  void notified(uint32_t immediate);
+  /// Something that was posted for the request completed: a piece of it, or its last message.
   void complete(const std::shared_ptr<Request>& request);
   /// Posts what can be posted.
   void flush();
@@ -74,11 +92,14 @@ class Exchange {
   /// Throws, once, where an eager message of ours turned out not to fit.
   void check_late_refusal();
   /// Work that the device moves without us, or that waits for our next flush().
-  bool has_transfers() const noexcept { return !transfers_.empty() || !writing_.empty() || active_ > 0; }
+  bool has_transfers() const noexcept {
+    return !transfers_.empty() || !notifying_.empty() || !writing_.empty() || active_ > 0;
+  }
   ConnectionStats stats() const;
 
  private:
   struct Unexpected {
+    uint64_t tag = 0;
     uint64_t bytes = 0;
     uint64_t id = 0;  // of the peer's send; 0: eager, the payload is here
     std::vector<std::byte> payload;
@@ -87,7 +108,7 @@ class Exchange {
   struct Control {
     MessageHeader header;
     std::vector<RemotePart> parts;
-    std::shared_ptr<Request> completes;
+    std::shared_ptr<Request> request;  // handed back when the message was delivered
   };
   using Requests = std::unordered_map<uint64_t, std::shared_ptr<Request>>;
 
@@ -100,14 +121,21 @@ class Exchange {
   void deliver(Request& request, const MessageHeader& header, std::span<const std::byte> payload);
   void grant(const std::shared_ptr<Request>& request, const MessageHeader& header);
   void refuse(Request& request, const MessageHeader& header);
-  void keep(Unexpected unexpected, uint64_t tag);
-  void settle(const Unexpected& unexpected);
+  void keep(const MessageHeader& header, std::span<const std::byte> payload);
+  void settle(Unexpected& unexpected);
+  void check_sum(uint32_t found, const MessageHeader& header) const;
   bool over_budget() const noexcept;
   std::shared_ptr<Request> take(Requests& requests, uint64_t id, const char* what);
   void flush_control();
+  void flush_transfers();
+  void flush_notifications();
+  bool may_notify() const noexcept { return notifying_.empty() && credits_.has_data(); }
+  bool post_at_once(const std::shared_ptr<Request>& request);
+  void end_of_posting(const Transfer& transfer);
+  void sent_notification() noexcept;
   void post_data(const std::shared_ptr<Request>& request);
   void post(MessageHeader header, const void* payload, size_t payload_bytes,
-            std::shared_ptr<Request> completes = {});
+            std::shared_ptr<Request> request = {});
 
   Channel& channel_;
   std::string peer_;
@@ -117,11 +145,17 @@ class Exchange {
   std::deque<std::shared_ptr<Request>> data_;  // sends in order, not posted yet
   std::deque<Control> control_;                // answers, not posted yet
   std::deque<std::unique_ptr<Transfer>> transfers_;
+  std::deque<std::shared_ptr<Request>> notifying_;  // writes whose notification could not go with them
+  std::deque<std::shared_ptr<Request>> one_sided_;  // in the order they were started, flushes among them
+  std::deque<uint32_t> notifications_;              // of the peer, not taken yet
+  uint64_t notification_credits_held_ = 0;
   Requests asked_;       // sends whose request to send waits for an answer
   Requests writing_;     // receives the peer was cleared to write to
   uint64_t active_ = 0;  // one-sided operations and rendezvous writes that were posted and have not ended
   uint64_t next_id_ = 1;
   uint64_t unexpected_bytes_ = 0;
+  std::vector<std::vector<std::byte>> spare_payloads_;
+  bool verify_ = false;
   bool peer_said_goodbye_ = false;
   bool ended_ = false;
   std::exception_ptr late_refusal_;

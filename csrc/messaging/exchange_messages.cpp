@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/crc32c.hpp"
 #include "base/error.hpp"
 #include "messaging/exchange.hpp"
 
@@ -53,11 +54,20 @@ void Exchange::handle(std::span<const std::byte> message) {
 
 void Exchange::on_eager(const MessageHeader& header, std::span<const std::byte> payload) {
   if (payload.size() != header.bytes) broken("an eager message is not as long as it says");
+  if (verify_) check_sum(crc32c(0, payload.data(), payload.size()), header);
   if (auto request = matcher_.take_posted(header.tag)) {
     credits_.owe_data();
     return deliver(**request, header, payload);
   }
-  keep({header.bytes, 0, {payload.begin(), payload.end()}}, header.tag);
+  keep(header, payload);
+}
+
+void Exchange::check_sum(uint32_t found, const MessageHeader& header) const {
+  if (found == header.peer_id) return;
+  throw CompletionError("a message from " + peer_ +
+                            " arrived damaged: its crc32c differs from the sender's. The memory changed "
+                            "while it was sent, or the network or a host corrupts data",
+                        0, 0, peer_, "recv");
 }
 
 void Exchange::on_request(const MessageHeader& header) {
@@ -66,16 +76,21 @@ void Exchange::on_request(const MessageHeader& header) {
     credits_.owe_data();
     return grant(*request, header);
   }
-  keep({header.bytes, header.id, {}}, header.tag);
+  keep(header, {});
 }
 
 // Nobody asked for it yet. Its slot is free again, but while too much waits here its credit is held back, so
 // that a sender that runs ahead stops.
-void Exchange::keep(Unexpected unexpected, uint64_t tag) {
-  unexpected.credit_held = over_budget();
-  unexpected_bytes_ += unexpected.payload.size();
+void Exchange::keep(const MessageHeader& header, std::span<const std::byte> payload) {
+  Unexpected unexpected{header.tag, header.bytes, header.id, {}, over_budget()};
+  if (!payload.empty() && !spare_payloads_.empty()) {
+    unexpected.payload = std::move(spare_payloads_.back());
+    spare_payloads_.pop_back();
+  }
+  unexpected.payload.assign(payload.begin(), payload.end());
+  unexpected_bytes_ += payload.size();
   if (!unexpected.credit_held) credits_.owe_data();
-  matcher_.arrive(tag, std::move(unexpected));
+  matcher_.arrive(header.tag, std::move(unexpected));
 }
 
 bool Exchange::over_budget() const noexcept {
@@ -83,20 +98,24 @@ bool Exchange::over_budget() const noexcept {
          matcher_.arrived_count() > ProtocolSizes::unexpected_messages;
 }
 
-void Exchange::settle(const Unexpected& unexpected) {
+void Exchange::settle(Unexpected& unexpected) {
   unexpected_bytes_ -= unexpected.payload.size();
   if (unexpected.credit_held) credits_.owe_data();
+  if (unexpected.payload.capacity() > 0 && spare_payloads_.size() < ProtocolSizes::slots.data)
+    spare_payloads_.push_back(std::move(unexpected.payload));
 }
 
 void Exchange::deliver(Request& request, const MessageHeader& header, std::span<const std::byte> payload) {
+  request.match(header.tag);
   if (header.bytes > request.capacity()) return refuse(request, header);
-  if (!payload.empty()) std::memcpy(request.data(), payload.data(), payload.size());
+  request.place(payload);
   ++stats_.messages_received;
   stats_.bytes_received += header.bytes;
   request.succeed(header.bytes);
 }
 
 void Exchange::grant(const std::shared_ptr<Request>& request, const MessageHeader& asked) {
+  request->match(asked.tag);
   if (asked.bytes > request->capacity()) return refuse(*request, asked);
   Control answer{{MessageKind::clear}, {}, {}};
   uint64_t left = asked.bytes;
@@ -147,13 +166,15 @@ void Exchange::on_clear(const MessageHeader& header, std::span<const std::byte> 
   uint64_t total = 0;
   for (const RemotePart& part : parts) total += part.bytes;
   if (total != request->capacity() || header.peer_id == 0) broken("a clearance for another size");
-  transfers_.push_back(
-      std::make_unique<Transfer>(std::move(request), std::move(parts), limits_, header.peer_id));
+  request->set_remote(std::move(parts));
+  ++active_;
+  transfers_.push_back(std::make_unique<Transfer>(std::move(request), limits_, header.peer_id));
 }
 
 void Exchange::on_finish(const MessageHeader& header) {
   credits_.owe_control();
   const std::shared_ptr<Request> request = take(writing_, header.id, "a finish");
+  if (verify_) check_sum(request->checksum_of(request->expected()), header);
   ++stats_.messages_received;
   stats_.bytes_received += request->expected();
   request->succeed(request->expected());

@@ -21,6 +21,8 @@ struct RDMATX_API Path {
   std::string device;
   /// Of the local port.
   uint32_t max_message_bytes = 0;
+  /// Messages carry a checksum.
+  bool verify = false;
   std::string reason;
 
   /// "soft shared memory (soft0)", "rxe0 port 1 GID 1, RoCE v2 ::ffff:10.0.0.1 to ::ffff:10.0.0.2, MTU 4096".

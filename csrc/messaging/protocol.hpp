@@ -13,10 +13,10 @@ namespace rdmatx {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "message headers are little-endian on the wire");
 
 enum class MessageKind : uint8_t {
-  eager = 1,    ///< tag, bytes; the payload follows the header
+  eager = 1,    ///< tag, bytes, peer_id = checksum where asked for; the payload follows the header
   request = 2,  ///< request to send: tag, bytes, id of the send
   clear = 3,    ///< clear to send: id of the send, peer_id of the receive; `count` RemoteParts follow
-  finish = 4,   ///< all was written: id of the receive
+  finish = 4,   ///< all was written: id of the receive, peer_id = checksum where asked for
   refuse = 5,  ///< does not fit: id of the send (0: it was eager), tag, bytes sent, peer_id = bytes there was
                ///< room for
   credit = 6,  ///< nothing but the credit in the header
@@ -57,6 +57,7 @@ struct ProtocolSizes {
   /// Messages nobody asked for yet: beyond this, credit is held back until they are received.
   static constexpr uint64_t unexpected_bytes = uint64_t{64} << 20;
   static constexpr size_t unexpected_messages = 65536;
+  static constexpr size_t waiting_notifications = 65536;
   static constexpr size_t max_remote_parts = (slot_bytes - sizeof(MessageHeader)) / sizeof(RemotePart);
 };
 

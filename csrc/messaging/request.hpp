@@ -4,25 +4,61 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/export.hpp"
+#include "messaging/matcher.hpp"
 #include "messaging/planner.hpp"
+#include "messaging/protocol.hpp"
+#include "messaging/registration_cache.hpp"
+#include "messaging/staging.hpp"
+#include "messaging/strided.hpp"
 #include "rdma/memory_region.hpp"
 
 namespace rdmatx {
 
-enum class RequestKind : uint8_t { send, receive, write, read };
-/// "send", "recv", "write", "read": as users call them.
+enum class RequestKind : uint8_t {
+  send,
+  receive,
+  write,
+  read,
+  write_many,
+  fetch_add,
+  compare_swap,
+  flush,
+};
+/// "send", "recv", "write_many", ...: as users call them.
 RDMATX_API const char* request_kind_name(RequestKind kind) noexcept;
 
-/// Memory that was handed to an operation: dense bytes, and what keeps them alive.
+inline bool is_atomic(RequestKind kind) noexcept {
+  return kind == RequestKind::fetch_add || kind == RequestKind::compare_swap;
+}
+
+/// Memory that was handed to an operation, and what keeps it alive: dense bytes, or an array of strides.
 struct OperationMemory {
   void* data = nullptr;
   uint64_t bytes = 0;
   std::shared_ptr<void> keepalive;
   /// Where the memory lies in a region that the user registered.
   std::shared_ptr<MemoryRegion> region;
+  /// Where its elements lie, `bytes` together, if not one after another; `data` means nothing then.
+  std::shared_ptr<const StridedLayout> layout;
+  /// Whose memory it is, where that is known: then its registration may be kept.
+  std::shared_ptr<MemoryOwner> owner;
+};
+
+/// One of the blocks of a write_many: its own memory, and where in the peer's it goes.
+struct WriteBlock {
+  OperationMemory memory;
+  RemotePart remote;
+};
+
+/// Of a fetch_add the value to add; of a compare_swap what is expected and what to store then.
+struct AtomicOperands {
+  uint64_t value = 0;
+  uint64_t expected = 0;
 };
 
 /// A part of an operation's memory under one registration. Keys are 0 where bytes travel inline.
@@ -35,13 +71,29 @@ struct LocalPart {
 
 /// One operation from its start to its one terminal state, succeeded or failed.
 ///
+/// A strided array is moved as one message of its elements in order: through a dense copy, made when the
+/// request is and before anybody waits for it, or, where it is few large blocks, as they lie. What was
+/// received or read is put in its place before the request counts as finished.
+///
 /// Owns, until its completion is seen: the registrations of its memory and what keeps that memory alive. The
 /// state is written under the lock of its connection and may be read from any thread; everything else belongs
 /// to that lock until the request has finished, and is constant afterwards.
 class RDMATX_API Request {
  public:
-  Request(RequestKind kind, uint64_t tag, OperationMemory memory)
-      : kind_(kind), tag_(tag), memory_(std::move(memory)), bytes_(memory_.bytes) {}
+  /// Packs a strided array that is sent or written. Throws UsageError for one that nothing can be received
+  /// into, since elements of it share memory.
+  Request(RequestKind kind, TagChoice tag, OperationMemory memory)
+      : kind_(kind), choice_(tag), memory_(std::move(memory)), bytes_(memory_.bytes) {
+    if (memory_.layout) settle_layout(memory_);
+  }
+  /// A write_many.
+  explicit Request(std::vector<WriteBlock> blocks);
+  /// An atomic.
+  Request(RequestKind kind, AtomicOperands operands)
+      : kind_(kind),
+        operands_(operands),
+        parts_{{nullptr, sizeof(uint64_t), 0, 0}},  // the value goes through a slot
+        bytes_(sizeof(uint64_t)) {}
 
   bool finished() const noexcept { return state_.load(std::memory_order_acquire) != State::pending; }
   bool succeeded() const noexcept { return state_.load(std::memory_order_acquire) == State::succeeded; }
@@ -52,11 +104,22 @@ class RDMATX_API Request {
     if (state_.load(std::memory_order_acquire) == State::failed) std::rethrow_exception(failure_);
   }
   RequestKind kind() const noexcept { return kind_; }
-  uint64_t tag() const noexcept { return tag_; }
+  /// What a receive asked for.
+  TagChoice choice() const noexcept { return choice_; }
+  /// Of a message; of a receive of any tag, that of the message it met.
+  uint64_t tag() const noexcept { return choice_ ? *choice_ : matched_tag_; }
+  /// Of an atomic: what was there before.
+  uint64_t value() const noexcept { return value_; }
 
   // For the connection, under its lock.
   std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.data); }
+  /// Bytes of its memory, of all blocks together.
   uint64_t capacity() const noexcept { return memory_.bytes; }
+  /// Copies in what came in a message of its own.
+  void place(std::span<const std::byte> payload) noexcept;
+  void match(uint64_t tag) noexcept { matched_tag_ = tag; }
+  const AtomicOperands& operands() const noexcept { return operands_; }
+  void set_value(uint64_t value) noexcept { value_ = value; }
   /// Makes the memory reachable for the device: the user's region where it grants `access`, else
   /// registrations of at most `max_region_bytes` each. May take long and throw; done before the lock is
   /// taken.
@@ -65,6 +128,22 @@ class RDMATX_API Request {
   /// For memory whose bytes are copied into the work request.
   void use_inline() { parts_ = {{data(), capacity(), 0, 0}}; }
   const std::vector<LocalPart>& parts() const noexcept { return parts_; }
+  /// Where the bytes go to, or come from, at the peer.
+  void set_remote(std::vector<RemotePart> remote) noexcept { remote_ = std::move(remote); }
+  const std::vector<RemotePart>& remote() const noexcept { return remote_; }
+  /// What a one-sided write tells the peer when its bytes are there.
+  void set_notification(std::optional<uint32_t> immediate) noexcept { notification_ = immediate; }
+  std::optional<uint32_t> notification() const noexcept { return notification_; }
+  /// The crc32c of its first `bytes` bytes; and of a send, once computed, of them all.
+  uint32_t checksum_of(uint64_t bytes) const noexcept;
+  void compute_checksum() noexcept { checksum_ = checksum_of(capacity()); }
+  uint32_t checksum() const noexcept { return checksum_; }
+  /// Pieces and messages that were posted for it and have not completed; `all_posted`: none are to follow.
+  void add_outstanding() noexcept { ++outstanding_; }
+  void remove_outstanding() noexcept { --outstanding_; }
+  uint32_t outstanding() const noexcept { return outstanding_; }
+  void set_all_posted(bool all) noexcept { all_posted_ = all; }
+  bool all_posted() const noexcept { return all_posted_; }
   /// Names the request on the wire.
   uint64_t id() const noexcept { return id_; }
   void set_id(uint64_t id) noexcept { id_ = id; }
@@ -85,17 +164,42 @@ class RDMATX_API Request {
 
   void finish(State state) noexcept {
     // No completion can touch the memory any more: let it go, then tell.
+    if (cache_ && state == State::failed)
+      for (const auto& region : regions_) cache_->discard(region);
     regions_.clear();
+    if (staging_) land(state == State::succeeded);
     memory_.keepalive.reset();
     memory_.region.reset();
+    blocks_.clear();
     state_.store(state, std::memory_order_release);
   }
 
+  void settle_layout(OperationMemory& memory);
+  void land(bool succeeded) noexcept;
+  std::shared_ptr<MemoryRegion> acquire_cached(const OperationMemory& memory, std::byte* data, uint64_t bytes,
+                                               Access access, const TransferLimits& limits);
+  void add_parts(const OperationMemory& memory, const std::shared_ptr<ProtectionDomain>& domain,
+                 Access access, const TransferLimits& limits);
+  void add_blocks(const OperationMemory& memory, const std::shared_ptr<ProtectionDomain>& domain,
+                  Access access, const TransferLimits& limits);
+
   const RequestKind kind_;
-  const uint64_t tag_;
+  const TagChoice choice_;
+  uint64_t matched_tag_ = 0;
+  const AtomicOperands operands_;
+  uint64_t value_ = 0;
   OperationMemory memory_;
+  std::vector<WriteBlock> blocks_;
+  std::shared_ptr<const StridedLayout> landing_;  // where the staging's bytes go once all came
+  std::shared_ptr<Staging> staging_;
   std::vector<std::shared_ptr<MemoryRegion>> regions_;
+  std::shared_ptr<RegistrationCache> cache_;  // that some of them are of
   std::vector<LocalPart> parts_;
+  std::vector<RemotePart> remote_;
+  std::optional<uint32_t> notification_;
+  uint32_t checksum_ = 0;
+  uint32_t outstanding_ = 0;
+  bool all_posted_ = false;
   uint64_t bytes_;
   uint64_t id_ = 0;
   std::exception_ptr failure_;

@@ -9,56 +9,12 @@
 
 #include "base/error.hpp"
 #include "check.hpp"
-#include "messaging/context.hpp"
+#include "messaging/connection_pair.hpp"
 
 using namespace rdmatx;
+using namespace rdmatx::testing;
 
 namespace {
-
-constexpr double patience = 30;
-
-// The software HCA with the limits of a poor device.
-const Verbs* poor_verbs() {
-  static const Verbs verbs = [] {
-    Verbs copy = *soft_verbs();
-    copy.query_device = [](ibv_context* context, ibv_device_attr* attributes) {
-      const int code = soft_verbs()->query_device(context, attributes);
-      attributes->max_mr_size = 1 << 21;
-      return code;
-    };
-    copy.query_port = [](ibv_context* context, uint8_t port, ibv_port_attr* attributes) {
-      const int code = soft_verbs()->query_port(context, port, attributes);
-      attributes->max_msg_sz = 300'001;
-      return code;
-    };
-    return copy;
-  }();
-  return &verbs;
-}
-
-struct Pair {
-  explicit Pair(const Verbs* verbs = soft_verbs())
-      : context(std::make_shared<Context>(Device::open(verbs), patience)),
-        listener(context->listen("127.0.0.1:0")),
-        near(context->connect(listener->address(), {})),
-        far(listener->accept({})) {}
-
-  std::shared_ptr<Context> context;
-  std::shared_ptr<Listener> listener;
-  std::shared_ptr<Connection> near;
-  std::shared_ptr<Connection> far;
-};
-
-std::vector<uint8_t> content(size_t bytes, uint32_t seed) {
-  std::vector<uint8_t> data(bytes);
-  uint32_t state = seed * 2654435761u + 1;
-  for (uint8_t& byte : data) byte = static_cast<uint8_t>((state = state * 1664525u + 1013904223u) >> 24);
-  return data;
-}
-
-OperationMemory memory_of(std::vector<uint8_t>& data) {
-  return {data.data(), data.size(), {}, {}};
-}
 
 void exchange(Pair& pair, size_t bytes) {
   auto sent = content(bytes, static_cast<uint32_t>(bytes));
@@ -97,10 +53,10 @@ TEST(one_sided_in_pieces) {
   const auto region =
       pair.context->register_memory(memory_of(remote), false, RemoteAccess::read | RemoteAccess::write);
   auto local = content(1'500'000, 3);
-  pair.near->write(memory_of(local), region->key(), 1000, {});
+  pair.near->wait(pair.near->write(memory_of(local), region->key(), 1000), {});
   CHECK(std::equal(local.begin(), local.end(), remote.begin() + 1000));
   std::vector<uint8_t> back(1'500'000);
-  pair.near->read(memory_of(back), region->key(), 1000, {});
+  pair.near->wait(pair.near->read(memory_of(back), region->key(), 1000), {});
   CHECK(back == local);
 }
 

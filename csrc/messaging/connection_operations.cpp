@@ -1,0 +1,147 @@
+// One-sided operations, notifications and probes of a connection; see connection.hpp.
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "messaging/connection.hpp"
+#include "messaging/fork_guard.hpp"
+
+namespace rdmatx {
+
+std::shared_ptr<Request> Connection::start_one_sided(std::shared_ptr<Request> request) {
+  const CallerLock lock(*this);
+  check_open();
+  guarded([&] { exchange_.transfer(request); });
+  return request;
+}
+
+std::shared_ptr<Request> Connection::write(OperationMemory memory, const RemoteKey& key, uint64_t offset,
+                                           std::optional<uint32_t> notify) {
+  check_usable();
+  key.check(offset, memory.bytes, RemoteAccess::write, "write");
+  auto request = std::make_shared<Request>(RequestKind::write, TagChoice{}, std::move(memory));
+  const uint64_t bytes = request->capacity();
+  if (bytes <= limits_.inline_bytes)
+    request->use_inline();
+  else
+    request->register_memory(usable_domain(), Access::none, limits_);
+  if (bytes > 0) request->set_remote({{key.address + offset, bytes, key.key}});
+  request->set_notification(notify);
+  return start_one_sided(std::move(request));
+}
+
+std::shared_ptr<Request> Connection::read(OperationMemory memory, const RemoteKey& key, uint64_t offset) {
+  check_usable();
+  key.check(offset, memory.bytes, RemoteAccess::read, "read");
+  auto request = std::make_shared<Request>(RequestKind::read, TagChoice{}, std::move(memory));
+  const uint64_t bytes = request->capacity();
+  request->register_memory(usable_domain(), Access::local_write, limits_);
+  if (bytes > 0) request->set_remote({{key.address + offset, bytes, key.key}});
+  return start_one_sided(std::move(request));
+}
+
+std::shared_ptr<Request> Connection::write_many(std::vector<Block> blocks, std::optional<uint32_t> notify) {
+  check_usable();
+  std::vector<WriteBlock> planned;
+  planned.reserve(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    Block& block = blocks[i];
+    const uint64_t bytes = block.memory.bytes;
+    block.key.check(block.offset, bytes, RemoteAccess::write,
+                    ("block " + std::to_string(i) + " of write_many").c_str());
+    planned.push_back({std::move(block.memory), {block.key.address + block.offset, bytes, block.key.key}});
+  }
+  auto request = std::make_shared<Request>(std::move(planned));
+  request->register_memory(usable_domain(), Access::none, limits_);
+  request->set_notification(notify);
+  return start_one_sided(std::move(request));
+}
+
+std::shared_ptr<Request> Connection::start_atomic(RequestKind kind, const RemoteKey& key, uint64_t offset,
+                                                  AtomicOperands operands) {
+  check_usable();
+  constexpr uint64_t bytes = sizeof(uint64_t);
+  const char* name = request_kind_name(kind);
+  key.check(offset, bytes, RemoteAccess::atomic, name);
+  if ((key.address + offset) % bytes != 0)
+    throw UsageError(
+        std::string(name) + " at offset " + std::to_string(offset) +
+        ": the 8 bytes must lie at an address that is a multiple of 8, and the region starts at " +
+        std::to_string(key.address % bytes) + " beyond one");
+  const DeviceAttributes& device = usable_domain()->device()->attributes();
+  if (!device.limits.atomics)
+    throw UnavailableError(std::string(name) + ": device " + device.name +
+                           " has no atomic operations; use messages instead");
+  auto request = std::make_shared<Request>(kind, operands);
+  request->set_remote({{key.address + offset, bytes, key.key}});
+  return start_one_sided(std::move(request));
+}
+
+std::shared_ptr<Request> Connection::fetch_add(const RemoteKey& key, uint64_t offset, uint64_t value) {
+  return start_atomic(RequestKind::fetch_add, key, offset, {value, 0});
+}
+
+std::shared_ptr<Request> Connection::compare_swap(const RemoteKey& key, uint64_t offset, uint64_t expected,
+                                                  uint64_t desired) {
+  return start_atomic(RequestKind::compare_swap, key, offset, {desired, expected});
+}
+
+std::shared_ptr<Request> Connection::flush() {
+  check_usable();
+  auto request = std::make_shared<Request>(RequestKind::flush, TagChoice{}, OperationMemory{});
+  const CallerLock lock(*this);
+  check_open();
+  exchange_.flush_one_sided(request);
+  return request;
+}
+
+template <typename Look>
+auto Connection::wait_for_arrival(const Deadline& deadline, Look look) {
+  for (;;) {
+    const uint64_t seen = arrivals_.load(std::memory_order_acquire);
+    {
+      const CallerLock lock(*this);
+      if (state_ == State::open) poll();
+      if (auto found = look()) return found;
+      check_open();
+    }
+    if (arrivals_.load(std::memory_order_acquire) != seen) continue;
+    const auto changed = [&] { return arrivals_.load(std::memory_order_acquire) != seen; };
+    if (!waiting_.progress->wait(this, changed, deadline)) return decltype(look()){};
+  }
+}
+
+WaitingMessage Connection::probe(TagChoice tag, std::optional<double> timeout) {
+  check_usable();
+  const Deadline deadline = waiting_.deadline(timeout);
+  if (const auto found = wait_for_arrival(deadline, [&] { return exchange_.waiting_message(tag); }))
+    return *found;
+  throw TimeoutError("probe: no message " + (tag ? "with tag " + std::to_string(*tag) : "of any tag") +
+                         " came from " + peer_ + " within " + seconds_text(deadline.seconds()),
+                     peer_, "probe", deadline.seconds());
+}
+
+std::optional<WaitingMessage> Connection::iprobe(TagChoice tag) {
+  check_usable();
+  const CallerLock lock(*this);
+  if (state_ == State::open) poll();
+  auto found = exchange_.waiting_message(tag);
+  if (!found) check_open();
+  return found;
+}
+
+uint32_t Connection::next_notification(std::optional<double> timeout) {
+  check_usable();
+  const Deadline deadline = waiting_.deadline(timeout);
+  const auto look = [&] {
+    std::optional<uint32_t> found;
+    if (state_ != State::closed) guarded([&] { found = exchange_.take_notification(); });
+    return found;
+  };
+  if (const auto found = wait_for_arrival(deadline, look)) return *found;
+  throw TimeoutError(
+      "next_notification: no write of " + peer_ + " brought one within " + seconds_text(deadline.seconds()),
+      peer_, "next_notification", deadline.seconds());
+}
+
+}  // namespace rdmatx

@@ -1,0 +1,133 @@
+// Writes, reads, atomics and notifications; see exchange.hpp.
+
+#include "messaging/exchange.hpp"
+
+namespace rdmatx {
+
+void Exchange::transfer(std::shared_ptr<Request> request) {
+  one_sided_.push_back(request);
+  ++active_;
+  if (transfers_.empty() && post_at_once(request)) return;
+  transfers_.push_back(std::make_unique<Transfer>(std::move(request), limits_, 0));
+  flush();
+}
+
+// Most are one work request: no need to keep a plan of it.
+bool Exchange::post_at_once(const std::shared_ptr<Request>& request) {
+  const bool one_part = request->parts().size() <= 1 && request->remote().size() <= 1;
+  if (!one_part || is_atomic(request->kind()) || !channel_.can_post_piece()) return false;
+  if (request->notification() && !may_notify()) return false;
+  const uint64_t bytes = request->capacity();
+  TransferPlan plan({&bytes, 1}, {&bytes, 1}, limits_, direction_of(request->kind()));
+  const PlannedWork work = *plan.next();
+  if (!work.last) return false;
+  const RemotePart to = request->remote().empty() ? RemotePart{} : request->remote().front();
+  request->add_outstanding();
+  request->set_all_posted(true);
+  channel_.post_piece(request, work, to.address, to.key, request->notification());
+  if (request->notification()) sent_notification();
+  return true;
+}
+
+void Exchange::flush_one_sided(std::shared_ptr<Request> request) {
+  if (one_sided_.empty()) return request->succeed(0);
+  one_sided_.push_back(std::move(request));
+}
+
+void Exchange::flush_transfers() {
+  while (!transfers_.empty() && transfers_.front()->post(channel_, may_notify())) {
+    const std::unique_ptr<Transfer> posted = std::move(transfers_.front());
+    transfers_.pop_front();
+    end_of_posting(*posted);
+  }
+}
+
+void Exchange::end_of_posting(const Transfer& transfer) {
+  const std::shared_ptr<Request>& request = transfer.request();
+  if (transfer.finish_id() != 0) {
+    // Posted behind the pieces, so the peer sees it when they are in its memory.
+    MessageHeader header{MessageKind::finish};
+    header.id = transfer.finish_id();
+    header.peer_id = request->checksum();
+    control_.push_back({header, {}, request});
+    flush_control();
+  } else if (request->notification() && !transfer.notified()) {
+    notifying_.push_back(request);
+  } else {
+    if (transfer.notified()) sent_notification();
+    request->set_all_posted(true);
+  }
+}
+
+void Exchange::sent_notification() noexcept {
+  credits_.spend_data();
+  ++stats_.notifications_sent;
+}
+
+// A write of nothing behind the write it belongs to: on one queue pair it arrives after it.
+void Exchange::flush_notifications() {
+  while (!notifying_.empty() && credits_.has_data() && channel_.can_post_piece()) {
+    const std::shared_ptr<Request> request = std::move(notifying_.front());
+    notifying_.pop_front();
+    PlannedWork nothing;
+    nothing.signalled = true;
+    request->add_outstanding();
+    request->set_all_posted(true);
+    channel_.post_piece(request, nothing, 0, 0, request->notification());
+    sent_notification();
+  }
+}
+
+void Exchange::notified(uint32_t immediate) {
+  ++stats_.notifications_received;
+  notifications_.push_back(immediate);
+  // While too many wait here the credit is held back, so that a peer that runs ahead stops.
+  if (notifications_.size() > ProtocolSizes::waiting_notifications)
+    ++notification_credits_held_;
+  else
+    credits_.owe_data();
+}
+
+std::optional<uint32_t> Exchange::take_notification() {
+  if (notifications_.empty()) return std::nullopt;
+  const uint32_t immediate = notifications_.front();
+  notifications_.pop_front();
+  if (notification_credits_held_ > 0) {
+    --notification_credits_held_;
+    credits_.owe_data();
+    flush();
+  }
+  return immediate;
+}
+
+void Exchange::complete(const std::shared_ptr<Request>& request) {
+  request->remove_outstanding();
+  if (!request->all_posted() || request->outstanding() > 0) return;
+  --active_;
+  const uint64_t bytes = request->capacity();
+  switch (request->kind()) {
+    case RequestKind::write:
+    case RequestKind::write_many:
+      stats_.bytes_written += bytes;
+      break;
+    case RequestKind::read:
+      stats_.bytes_read += bytes;
+      break;
+    case RequestKind::fetch_add:
+    case RequestKind::compare_swap:
+      ++stats_.atomics;
+      break;
+    default:
+      ++stats_.messages_sent;
+      stats_.bytes_sent += bytes;
+  }
+  request->succeed(bytes);
+  while (!one_sided_.empty()) {
+    const auto& oldest = one_sided_.front();
+    if (!oldest->finished() && oldest->kind() != RequestKind::flush) break;
+    if (!oldest->finished()) oldest->succeed(0);
+    one_sided_.pop_front();
+  }
+}
+
+}  // namespace rdmatx
