@@ -47,7 +47,7 @@ def build(
 def run(
     command: Sequence[str],
     *,
-    mem: str = "4G",
+    mem: str | None = None,
     timeout: float | None = None,
     native: bool = False,
     workdir: Path | None = None,
@@ -74,11 +74,11 @@ def run(
     ``netem`` disturbs every link at both ends, in the words of tc-netem(8): ``"loss 1% delay 5ms"``.
     ``json`` writes a JSON object for each line of output and each end to stdout.
 
-    ``mem`` is the memory of each guest (``"512M"``, ``"4G"``). ``workdir`` (default: the
-    current folder) is where the command runs and the one folder whose changes stay; every
-    other write is forgotten. ``user`` is the numeric user inside (default: the caller's own).
-    ``tty`` connects the caller's terminal to the command. ``verbose`` shows the kernel's
-    messages on stderr. ``native`` starts no kernel and uses the host's own RDMA device.
+    ``mem`` is the memory of each guest (``"512M"``; by default 4G, or 2G for each of two).
+    ``workdir`` (default: the current folder) is where the command runs and the one folder whose
+    changes stay; every other write is forgotten. ``user`` is the numeric user inside (default: the
+    caller's own). ``tty`` connects the caller's terminal to the command. ``verbose`` shows the
+    kernel's messages on stderr. ``native`` starts no kernel and uses the host's own RDMA device.
 
     Raises ``UnavailableError`` where the kernel is not built or does not start, or where the
     host has no device for ``native``; ``UsageError`` for arguments that make no sense.

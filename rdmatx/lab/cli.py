@@ -93,7 +93,7 @@ def _add_run(actions: Any) -> None:
         metavar="S",
         help="when one host has failed, end the other after S seconds (default: %(default)g)",
     )
-    run.add_argument("--mem", default="4G", help="memory of each guest (default: 4G)")
+    run.add_argument("--mem", help="memory of each guest (default: 4G, or 2G for each of two)")
     run.add_argument(
         "--timeout", type=float, metavar="S", help="kill after S seconds and exit with 124"
     )

@@ -16,7 +16,7 @@ LINGER_S = 30.0
 class Options:
     """``rdmatx.lab.run`` says what each means."""
 
-    mem: str = "4G"
+    mem: str | None = None
     timeout: float | None = None
     native: bool = False
     workdir: Path | None = None
@@ -28,6 +28,11 @@ class Options:
     netem: str | None = None
     linger: float = LINGER_S
     json: bool = False
+
+    @property
+    def memory(self) -> str:
+        """The memory of each guest; what nobody asked for is the same for all together."""
+        return self.mem or ("4G" if self.hosts == 1 else "2G")
 
     def check(self) -> None:
         """Raises ``UsageError`` where a choice makes no sense, alone or beside another."""

@@ -46,7 +46,7 @@ class Session:
         self._deadline = NEVER if options.timeout is None else now + options.timeout
         self._linger_end = NEVER
         try:
-            memory = boot.parse_memory(options.mem)
+            memory = boot.parse_memory(options.memory)
             place = boot.memory_folder(memory * len(specs))
             for index, spec in enumerate(specs):
                 descriptors = [end.fileno() for end in self._links.ends[index]]
@@ -83,9 +83,8 @@ class Session:
         self._say_last_words()
         while self._output.waiting() and not signals.take():
             self._watch()
-            for key, _ in self._selector.select():
-                if key.fd in (1, 2):
-                    self._write_output(key.fd)
+            for key, ready in self._selector.select():
+                self._serve(key.fd, key.data, ready)
         return self.status()
 
     def status(self) -> int:

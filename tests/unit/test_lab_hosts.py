@@ -51,6 +51,11 @@ def test_choices_that_make_no_sense(options: Options, words: str) -> None:
         options.check()
 
 
+def test_two_hosts_share_the_memory_that_one_would_have() -> None:
+    assert (Options().memory, Options(hosts=2).memory) == ("4G", "2G")
+    assert Options(hosts=2, mem="512M").memory == "512M"
+
+
 def test_one_host_is_on_loopback_unless_it_has_rails() -> None:
     network = Network()
     assert network.netdev(0) == "lo"
