@@ -37,7 +37,9 @@ class Context(_C.Context):
     `device` is a name of `rdmatx.list_devices()`; without one, `RDMATX_DEVICE`, else whichever
     serves. `provider` is "auto", "system" (a verbs device, never anything else) or "soft" (the
     software HCA). `timeout` is how many seconds calls wait that are given none; `math.inf` waits
-    for ever.
+    for ever. `verify` has every message checked by a CRC-32C of its bytes before its receive ends,
+    on each connection of which at least one side asks for it; a damaged message ends the
+    connection with `CompletionError`.
 
     Closing it closes what was made from it; it is also closed when the interpreter ends. A
     process that was forked from one with a context opens its own.
@@ -51,8 +53,9 @@ class Context(_C.Context):
         provider: str = "auto",
         *,
         timeout: float = DEFAULT_TIMEOUT,
+        verify: bool = False,
     ) -> None:
-        super().__init__(device, provider, timeout)
+        super().__init__(device, provider, timeout, verify)
         _open.add(self)
 
     def listen(self, address: str = "127.0.0.1:0", secret: str | bytes | None = None) -> Listener:
@@ -98,6 +101,17 @@ class Context(_C.Context):
     def describe(self) -> str:
         """The device with its ports and addresses, in a few lines for people."""
         return super().describe()
+
+    def stats(self) -> dict[str, int]:
+        """What the context's registrations cost, since it was opened.
+
+        `registration_hits`: operations that found their memory registered; `registration_misses`:
+        those that registered it and left it so; `registration_uncached`: those whose memory is not
+        kept registered; `registration_evictions`: registrations given up, for room or since their
+        memory went. Now: `registrations_kept`, their `pinned_bytes`, and the `pin_limit_bytes`
+        (0: nothing is kept).
+        """
+        return super().stats()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

@@ -132,15 +132,28 @@ void bind_remote_key(py::module_& module) {
           "What it allows: \"r\", \"w\", \"a\" or several.");
 }
 
+py::dict context_stats(const Context& context) {
+  const RegistrationStats stats = context.registration_stats();
+  py::dict result;
+  result["registration_hits"] = stats.hits;
+  result["registration_misses"] = stats.misses;
+  result["registration_uncached"] = stats.uncached;
+  result["registration_evictions"] = stats.evictions;
+  result["registrations_kept"] = stats.entries;
+  result["pinned_bytes"] = stats.pinned_bytes;
+  result["pin_limit_bytes"] = stats.limit_bytes;
+  return result;
+}
+
 void bind_context(py::module_& module) {
   py::class_<Context, std::shared_ptr<Context>> type(module, "Context");
-  type.def(
-          py::init([](const std::optional<std::string>& device, const std::string& provider, double timeout) {
-            const Provider chosen = parse_provider(provider);
-            return freed_without_gil(
-                without_gil([&] { return std::make_shared<Context>(device.value_or(""), chosen, timeout); }));
-          }),
-          py::arg("device"), py::arg("provider"), py::arg("timeout"))
+  type.def(py::init([](const std::optional<std::string>& device, const std::string& provider, double timeout,
+                       bool verify) {
+             const Provider chosen = parse_provider(provider);
+             return freed_without_gil(without_gil(
+                 [&] { return std::make_shared<Context>(device.value_or(""), chosen, timeout, verify); }));
+           }),
+           py::arg("device"), py::arg("provider"), py::arg("timeout"), py::arg("verify"))
       .def(
           "listen",
           [](Context& self, const std::string& address, const PreparedSecret& secret) {
@@ -166,6 +179,7 @@ void bind_context(py::module_& module) {
           },
           py::arg("buffer"), py::arg("access"))
       .def("describe", &Context::describe)
+      .def("stats", &context_stats)
       .def_property_readonly("device", [](const Context& self) { return self.device_name(); })
       .def_property_readonly("provider", [](const Context& self) { return self.provider(); })
       .def_property_readonly("timeout", &Context::default_timeout);

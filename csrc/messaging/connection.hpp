@@ -33,8 +33,11 @@ struct Waiting {
 /// What is made from a context is made of: given up when it is closed. Immutable after construction.
 struct ContextResources {
   std::shared_ptr<ProtectionDomain> domain;
+  std::shared_ptr<RegistrationCache> registrations;  // of the domain
   std::shared_ptr<CompletionChannel> events;
   Waiting waiting;
+  /// Messages are to carry checksums.
+  bool verify = false;
 
   const std::shared_ptr<Device>& device() const noexcept { return domain->device(); }
 };

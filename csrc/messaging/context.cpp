@@ -8,13 +8,17 @@
 namespace rdmatx {
 namespace {
 
-std::shared_ptr<ContextResources> open_resources(std::shared_ptr<Device> device, double default_timeout) {
+std::shared_ptr<ContextResources> open_resources(std::shared_ptr<Device> device, double default_timeout,
+                                                 bool verify) {
   Deadline{default_timeout};  // throws where it is no timeout
   auto resources = std::make_shared<ContextResources>();
+  const RegistrationPolicy policy = RegistrationPolicy::from_environment(*device);
   resources->domain = ProtectionDomain::create(device);
+  resources->registrations = RegistrationCache::create(resources->domain, policy);
   resources->events = CompletionChannel::create(std::move(device));
   resources->waiting.progress = std::make_shared<Progress>(resources->events);
   resources->waiting.default_timeout = default_timeout;
+  resources->verify = verify;
   return resources;
 }
 
@@ -79,11 +83,11 @@ RemoteKey Region::key() const {
   return {region->remote_address(), bytes_, region->remote_key(), access_};
 }
 
-Context::Context(const std::string& device, Provider provider, double default_timeout)
-    : Context(open_device(device, provider), default_timeout) {}
+Context::Context(const std::string& device, Provider provider, double default_timeout, bool verify)
+    : Context(open_device(device, provider), default_timeout, verify) {}
 
-Context::Context(std::shared_ptr<Device> device, double default_timeout)
-    : resources_(open_resources(std::move(device), default_timeout)),
+Context::Context(std::shared_ptr<Device> device, double default_timeout, bool verify)
+    : resources_(open_resources(std::move(device), default_timeout, verify)),
       waiting_(resources_->waiting),
       device_(resources_->device()->name()),
       provider_(resources_->device()->attributes().provider) {}
@@ -142,9 +146,11 @@ std::shared_ptr<Region> Context::register_memory(OperationMemory memory, bool re
 
 void Context::close() {
   if (process_generation() != waiting_.generation) return;  // the parent's: left alone
+  std::shared_ptr<RegistrationCache> registrations;
   {
     const std::lock_guard lock(mutex_);
     if (!resources_) return;
+    registrations = resources_->registrations;
     resources_.reset();
   }
   std::exception_ptr interrupted;
@@ -165,6 +171,7 @@ void Context::close() {
     if (const auto connection = weak.lock()) connection->expect_close();
   close_all(*connections);
   close_all(regions_);
+  registrations->close();
   waiting_.progress->stop();
   if (interrupted) std::rethrow_exception(interrupted);
 }
@@ -172,6 +179,10 @@ void Context::close() {
 bool Context::closed() const {
   const std::lock_guard lock(mutex_);
   return !resources_;
+}
+
+RegistrationStats Context::registration_stats() const {
+  return usable()->registrations->stats();
 }
 
 std::string Context::describe() const {

@@ -49,10 +49,11 @@ class RDMATX_API Region {
 /// made from it. Thread-safe.
 class RDMATX_API Context {
  public:
-  /// An empty device is whichever serves. `default_timeout` in seconds holds wherever none is given.
-  Context(const std::string& device, Provider provider, double default_timeout);
+  /// An empty device is whichever serves. `default_timeout` in seconds holds wherever none is given; `verify`
+  /// has messages carry checksums.
+  Context(const std::string& device, Provider provider, double default_timeout, bool verify = false);
   /// On a device that is open already (tests, several contexts on one device).
-  Context(std::shared_ptr<Device> device, double default_timeout);
+  Context(std::shared_ptr<Device> device, double default_timeout, bool verify = false);
   ~Context();
 
   /// With a secret, whoever connects proves it first.
@@ -68,6 +69,7 @@ class RDMATX_API Context {
   const std::string& device_name() const noexcept { return device_; }
   const std::string& provider() const noexcept { return provider_; }
   double default_timeout() const noexcept { return waiting_.default_timeout; }
+  RegistrationStats registration_stats() const;
   /// A few lines: the device, its ports and addresses.
   std::string describe() const;
 

@@ -15,6 +15,7 @@ Endpoint::Endpoint(std::shared_ptr<ContextResources> resources)
   const Device& device = *resources_->device();
   const DeviceLimits& limits = device.attributes().limits;
   record_.host_id = host_id();
+  record_.verify = resources_->verify;
   record_.process_id = static_cast<uint32_t>(::getpid());
   record_.provider = device.attributes().provider;
   record_.device = device.name();
@@ -69,6 +70,7 @@ void Endpoint::connect(const HandshakeRecord& peer, size_t local, size_t remote,
   path_.provider = record_.provider;
   path_.device = record_.device;
   path_.reason = std::move(reason);
+  path_.verify = record_.verify || peer.verify;
   path_.max_message_bytes = resources_->device()->query_port(path_.local.port).max_message_bytes;
   peer_slots_ = peer.slots;
   channel_->connect(address_of(path_.local, record_.queue_pair_number, record_.packet_sequence_number),

@@ -65,6 +65,7 @@ std::vector<std::byte> encode(RecordKind kind, const HandshakeRecord& record) {
   out.number(record.slots.control);
   out.number(record.slot_bytes);
   out.number(record.max_rd_atomic);
+  out.number(static_cast<uint8_t>(record.verify));
   const size_t count = std::min(record.candidates.size(), HandshakeRecord::max_candidates);
   out.number(static_cast<uint16_t>(count));
   for (size_t i = 0; i < count; ++i) write_candidate(out, record.candidates[i]);
@@ -124,8 +125,11 @@ std::optional<HandshakeRecord> decode_handshake(std::span<const std::byte> body,
   record.slots.control = in.number<uint32_t>();
   record.slot_bytes = in.number<uint32_t>();
   record.max_rd_atomic = in.number<uint8_t>();
+  const auto verify = in.number<uint8_t>();
   const size_t count = in.number<uint16_t>();
   if (!in.ok()) return malformed(problem, "it is too short");
+  if (verify > 1) return malformed(problem, "it neither wants checksums nor does without");
+  record.verify = verify == 1;
   if (count > HandshakeRecord::max_candidates) return malformed(problem, "it has too many addresses");
   record.candidates.resize(count);
   for (GidCandidate& candidate : record.candidates)

@@ -57,6 +57,8 @@ struct HandshakeRecord {
   uint32_t slot_bytes = 0;
   /// Reads and atomics this side can answer at a time.
   uint8_t max_rd_atomic = 0;
+  /// This side wants messages to carry checksums.
+  bool verify = false;
   std::vector<GidCandidate> candidates;
   /// In `accept` only: places in the listener's and the connector's candidates.
   uint16_t chosen_listener = 0;

@@ -138,3 +138,27 @@ def test_any_tag_and_probe(pair: Pair) -> None:
     assert work.tag == 9
     assert buffer[:50_000] == content(50_000)
     waiting.wait()
+
+
+def test_checked_messages(provider: str, device_name: str | None) -> None:
+    """Either side's wish is enough; damage is found before the receive ends."""
+    with (
+        rdmatx.Context(device_name, provider, timeout=PATIENCE, verify=True) as checking,
+        rdmatx.Context(device_name, provider, timeout=PATIENCE) as plain,
+        checking.listen() as listener,
+        plain.connect(listener.address) as near,
+        listener.accept() as far,
+    ):
+        data = bytearray(content(1 << 20))
+        buffer = bytearray(1 << 20)
+        for size in (0, 5, 8192, 8193, 1 << 20):
+            work = near.isend(data[:size])
+            assert far.recv(buffer) == size
+            work.wait()
+            assert buffer[:size] == data[:size]
+        work = near.isend(data, tag=1)
+        data[12345] ^= 1
+        with pytest.raises(errors.CompletionError, match="damaged"):
+            far.recv(buffer, tag=1)
+        with pytest.raises((errors.PeerLostError, errors.CompletionError), match="damaged"):
+            near.recv(buffer)

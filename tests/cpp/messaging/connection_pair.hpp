@@ -33,8 +33,8 @@ inline const Verbs* poor_verbs() {
 }
 
 struct Pair {
-  explicit Pair(const Verbs* verbs = soft_verbs())
-      : context(std::make_shared<Context>(Device::open(verbs), patience)),
+  explicit Pair(const Verbs* verbs = soft_verbs(), bool verify = false)
+      : context(std::make_shared<Context>(Device::open(verbs), patience, verify)),
         listener(context->listen("127.0.0.1:0")),
         near(context->connect(listener->address(), {})),
         far(listener->accept({})) {}

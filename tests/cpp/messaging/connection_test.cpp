@@ -99,6 +99,23 @@ TEST(threads_share_a_connection) {
   CHECK_EQ(wrong.load(), 0);
 }
 
+TEST(checked_messages_arrive) {
+  Pair pair(poor_verbs(), true);
+  CHECK(pair.near->path().verify && pair.far->path().verify);
+  for (size_t bytes : {0, 1, 8192, 8193, 300'002, 3'000'000}) exchange(pair, bytes);
+}
+
+TEST(a_damaged_message_is_found_before_its_receive_ends) {
+  Pair pair(soft_verbs(), true);
+  auto sent = content(1'000'000, 1);
+  const auto work = pair.near->isend(memory_of(sent), 5);
+  sent[777'777] ^= 1;  // what the wire carries is not what was to be sent
+  std::vector<uint8_t> received(sent.size());
+  CHECK_THROWS(CompletionError, "damaged", pair.far->receive(memory_of(received), 5, patience));
+  CHECK_THROWS(CompletionError, "damaged", pair.far->send(memory_of(sent), 5, patience));
+  CHECK_THROWS(Error, "damaged", pair.near->receive(memory_of(received), 5, patience));
+}
+
 TEST(closing_under_waiting_threads) {
   for (int round = 0; round < 10; ++round) {
     Pair pair;
