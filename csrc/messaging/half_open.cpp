@@ -1,5 +1,6 @@
 #include "messaging/half_open.hpp"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -19,16 +20,21 @@ double patience_seconds(HandshakeStage stage) noexcept {
 }
 
 std::optional<size_t> who_makes_room(std::span<const HalfOpen> all) {
+  const auto is_answered = [](const HalfOpen& half) { return half.stage == HandshakeStage::answered; };
+  const bool answered = std::all_of(all.begin(), all.end(), is_answered);
   std::map<Source, size_t> places;
-  for (const HalfOpen& half : all) ++places[half.source];
-  const auto claim = [&](const HalfOpen& half) {
-    return std::tuple(half.stage != HandshakeStage::answered, places[half.source],
-                      -static_cast<int>(half.stage), half.quiet_seconds);
-  };
+  size_t most = 0;
+  for (const HalfOpen& half : all)
+    if (is_answered(half) == answered) most = std::max(most, ++places[half.source]);
   std::optional<size_t> chosen;
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].quiet_seconds < patience_seconds(all[i].stage)) continue;
-    if (!chosen || claim(all[i]) > claim(all[*chosen])) chosen = i;
+    const HalfOpen& half = all[i];
+    if (is_answered(half) != answered || places[half.source] < most) continue;
+    if (half.quiet_seconds < patience_seconds(half.stage)) continue;
+    const auto claim = [](const HalfOpen& one) {
+      return std::tuple(-static_cast<int>(one.stage), one.quiet_seconds);
+    };
+    if (!chosen || claim(half) > claim(all[*chosen])) chosen = i;
   }
   return chosen;
 }

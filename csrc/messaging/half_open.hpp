@@ -28,9 +28,9 @@ struct HalfOpen {
 /// record is on its way when the connection is taken.
 double patience_seconds(HandshakeStage stage) noexcept;
 
-/// The place of the one to give up, nothing where all still deserve patience. Those that got no answer yet go
-/// first; of these, those of the address that holds most places, so that nobody is kept out by the many
-/// sockets of another; then the least advanced, then the quietest.
+/// The place of the one to give up, nothing where those in question still deserve patience. Those that got no
+/// answer yet go first; of these, those of the address that holds most places, so that the many sockets of
+/// one address cost another none of its few; of these, the least advanced, then the quietest.
 std::optional<size_t> who_makes_room(std::span<const HalfOpen> all);
 
 }  // namespace rdmatx

@@ -2,8 +2,10 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 namespace rdmatx {
 namespace {
 
+// A quarter of the descriptors that the process may have, up to this.
 constexpr size_t most_halves = 256;
 constexpr int backlog = 1024;  // the kernel's limit, net.core.somaxconn, may be less
 constexpr double handshake_seconds = 10.0;
@@ -21,6 +24,12 @@ constexpr double handshake_seconds = 10.0;
 constexpr double crowded_seconds = 0.02;
 constexpr std::chrono::milliseconds descriptors_pause{100};
 constexpr std::chrono::seconds warning_pause{10};
+
+size_t places() noexcept {
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return most_halves;
+  return std::clamp<size_t>(descriptors.rlim_cur / 4, 8, most_halves);
+}
 
 void signal_event(const UniqueFd& event) noexcept {
   const uint64_t one = 1;
@@ -138,7 +147,7 @@ void Listener::run() {
 
 bool Listener::takes_new(const Halves& halves) const {
   if (full() || Clock::now() < paused_until_) return false;
-  return halves.size() < most_halves || who_may_go(halves);
+  return halves.size() < places() || who_may_go(halves);
 }
 
 std::optional<size_t> Listener::who_may_go(const Halves& halves) {
@@ -164,7 +173,7 @@ bool Listener::make_room(Halves& halves) {
 void Listener::take_new(Halves& halves) {
   // Not too many at a time: those that are here already want to go on.
   for (size_t i = 0; i < 64 && !full(); ++i) {
-    if (halves.size() >= most_halves && !make_room(halves)) return;
+    if (halves.size() >= places() && !make_room(halves)) return;
     Arriving arriving = take_arriving(socket_.get());
     if (!arriving.fd) return out_of_descriptors(arriving.code, halves);
     halves.push_back({BootstrapSocket(std::move(arriving.fd)), std::move(arriving.peer), arriving.source,

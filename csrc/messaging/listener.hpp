@@ -31,8 +31,9 @@ struct ListenerStats {
 /// accept() is called, and one thread can do both. What is malformed closes that socket and nothing else.
 ///
 /// With a secret a stranger proves it before anything is made or told for it. At most 256 handshakes are half
-/// done at a time, each for at most ten seconds; who makes room when more knock, half_open.hpp says. Where
-/// 1,024 connections wait for accept(), strangers wait in the kernel's queue.
+/// done at a time (fewer where the process may not have 1,024 descriptors), each for at most ten seconds; who
+/// makes room when more knock, half_open.hpp says. Once 1,024 connections wait for accept(), handshakes that
+/// go on are finished, and strangers wait in the kernel's queue.
 ///
 /// Owns the listening socket, the thread, and the connections that nobody accepted yet. Thread-safe.
 class RDMATX_API Listener {

@@ -64,6 +64,23 @@ TEST(the_address_with_most_places_gives_one_up) {
   CHECK_EQ(chosen(all), 10u);
 }
 
+TEST(the_few_of_an_address_outlast_the_young_of_a_crowd) {
+  std::vector<HalfOpen> all = {{address(9), Stage::silent, 9.0}};
+  for (int i = 0; i < 10; ++i) all.push_back({address(1), Stage::silent, 0.1});
+  CHECK_EQ(chosen(all), SIZE_MAX);
+  all[7].quiet_seconds = 0.3;
+  CHECK_EQ(chosen(all), 7u);
+}
+
+TEST(those_answered_do_not_make_an_address_a_crowd) {
+  std::vector<HalfOpen> all;
+  for (int i = 0; i < 10; ++i) all.push_back({address(1), Stage::answered, 5.0});
+  all.push_back({address(1), Stage::silent, 0.3});
+  all.push_back({address(2), Stage::silent, 0.4});
+  all.push_back({address(2), Stage::silent, 0.5});
+  CHECK_EQ(chosen(all), 12u);
+}
+
 TEST(of_one_address_the_least_advanced_goes) {
   CHECK_EQ(chosen({{address(1), Stage::greeted, 9},
                    {address(1), Stage::silent, 1},
