@@ -4,6 +4,7 @@ set(RDMATX_BASE_SOURCES
   csrc/base/dynlib.cpp
   csrc/base/error.cpp
   csrc/base/log.cpp
+  csrc/base/memory_owner.cpp
   csrc/base/sha256.cpp
   csrc/base/shared_memory.cpp
 )
@@ -67,6 +68,7 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/path.cpp
   csrc/messaging/planner.cpp
   csrc/messaging/progress.cpp
+  csrc/messaging/registration_cache.cpp
   csrc/messaging/remote_key.cpp
   csrc/messaging/request.cpp
   csrc/messaging/staging.cpp
@@ -80,6 +82,7 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/buffers.cpp
   csrc/bindings/connections.cpp
   csrc/bindings/host_buffer.cpp
+  csrc/bindings/memory_owners.cpp
   csrc/bindings/devices.cpp
   csrc/bindings/verbs_types.cpp
   csrc/bindings/verbs.cpp

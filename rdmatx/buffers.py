@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rdmatx._C import HostBuffer
+from rdmatx._C import HostBuffer, trim_pools
 from rdmatx.errors import UnavailableError, UsageError
 
-__all__ = ["HostBuffer", "empty"]
+__all__ = ["HostBuffer", "empty", "trim"]
 
 
 def empty(nbytes: int, device: str = "cpu") -> HostBuffer:
@@ -14,7 +14,8 @@ def empty(nbytes: int, device: str = "cpu") -> HostBuffer:
     A transfer into it takes one plain copy, whichever way other memory would go. It is seen
     without a copy as uint8 through `memoryview(t)`, `numpy.asarray(t)` and
     `torch.from_dlpack(t)`; `.view(dtype)` of those gives it another type. Each such view keeps
-    the memory alive.
+    the memory alive. Afterwards the memory is kept for the next buffer of about that size, which
+    is then mapped by peers and registered already (and zeroed again); `trim()` gives it back.
 
     Args:
         nbytes: size in bytes; 0 is allowed. Pages are taken when they are first touched.
@@ -33,3 +34,12 @@ def empty(nbytes: int, device: str = "cpu") -> HostBuffer:
             'use device="cpu"'
         )
     return HostBuffer(nbytes)
+
+
+def trim() -> None:
+    """Gives memory that no buffer uses any more back to the system.
+
+    Up to a sixteenth of the machine's memory is kept for later calls of `empty()`, and 256 MiB for
+    the dense copies of strided arrays.
+    """
+    trim_pools()

@@ -11,7 +11,9 @@
 #include "bindings/bindings.hpp"
 #include "bindings/buffers.hpp"
 #include "bindings/dlpack.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/references.hpp"
+#include "messaging/staging.hpp"
 
 namespace py = pybind11;
 
@@ -117,7 +119,8 @@ std::shared_ptr<HostBuffer> as_host_buffer(py::handle object) {
 void bind_buffers(py::module_& module) {
   py::class_<HostBuffer, std::shared_ptr<HostBuffer>> type(module, "HostBuffer", py::buffer_protocol(),
                                                            py::is_final(), class_text);
-  type.def(py::init(&HostBuffer::create), py::arg("nbytes"))
+  type.def(py::init([](size_t nbytes) { return without_gil([&] { return HostBuffer::create(nbytes); }); }),
+           py::arg("nbytes"))
       .def_property_readonly("nbytes", &HostBuffer::bytes, "Its size in bytes.")
       .def_property_readonly(
           "address", [](const HostBuffer& buffer) { return reinterpret_cast<uintptr_t>(buffer.data()); },
@@ -153,6 +156,15 @@ void bind_buffers(py::module_& module) {
       },
       py::arg("buffer"), py::arg("writable") = false,
       "(address, bytes, readonly) of an object's memory, or the error that registering it would raise.");
+  module.def(
+      "trim_pools",
+      [] {
+        without_gil([] {
+          trim_host_buffers();
+          trim_staging();
+        });
+      },
+      "Gives memory that is kept for later buffers back to the system.");
   module.def(
       "sent_bytes",
       [](const py::object& buffer) {

@@ -1,6 +1,7 @@
 #include "bindings/messaging_arguments.hpp"
 
 #include "base/error.hpp"
+#include "bindings/memory_owners.hpp"
 
 namespace py = pybind11;
 
@@ -13,7 +14,7 @@ OperationMemory memory_of_region(const Region& region, void* data, uint64_t byte
     throw UsageError(std::string(what) +
                      ": this region is of read-only memory, which nothing may be read into");
   // The registration holds the memory: no need to hold the Python object too.
-  return {data, bytes, {}, region.registration(), {}};
+  return {data, bytes, {}, region.registration(), {}, {}};
 }
 
 }  // namespace
@@ -36,7 +37,13 @@ OperationMemory memory_of(py::handle object, Wanted wanted, const char* what) {
     return memory_of_region(*part.region, part.data, part.bytes, wanted, what);
   }
   BufferView view = acquire_buffer(object, wanted, what, Lifetime::operation, Shape::strided);
-  return {view.data, view.bytes, std::move(view.keepalive), {}, std::move(view.layout)};
+  OperationMemory memory{view.data, view.bytes, std::move(view.keepalive), {}, std::move(view.layout), {}};
+  // Eager messages are not registered.
+  if (memory.bytes > ProtocolSizes::eager_bytes && RegistrationCache::any_enabled()) {
+    const void* first = memory.layout ? memory.layout->lowest() : memory.data;
+    memory.owner = find_memory_owner(object, first, memory.layout ? memory.layout->extent() : memory.bytes);
+  }
+  return memory;
 }
 
 uint64_t unsigned_of(py::handle object, const char* what) {

@@ -101,8 +101,8 @@ def test_zero_bytes(buffer: object) -> None:
     ],
     ids=["column", "transposed", "fortran", "reversed", "broadcast", "stepped"],
 )
-def test_strided_is_refused(buffer: object) -> None:
-    """Never sent in another order than it has."""
+def test_strided_is_sent_in_its_order_and_not_registered(buffer: Any) -> None:
+    assert _C.sent_bytes(buffer) == buffer.tobytes()
     assert "not C-contiguous" in refusal(buffer)
     assert "contiguous copy" in refusal(buffer)
 
@@ -122,12 +122,13 @@ def test_python_objects_are_no_memory() -> None:
     order=st.permutations(range(4)),
     steps=st.lists(st.sampled_from([1, 2, -1]), min_size=4, max_size=4),
 )
-def test_views_are_sent_as_they_are_or_refused(
-    shape: list[int], order: list[int], steps: list[int]
-) -> None:
+def test_views(shape: list[int], order: list[int], steps: list[int]) -> None:
     whole = np.arange(int(np.prod(shape)), dtype=np.uint16).reshape(shape)
     turned = whole.transpose([axis for axis in order if axis < whole.ndim])
-    view = turned[tuple(slice(None, None, step) for step in steps[: whole.ndim])]
+    view = turned[(..., *(slice(None, None, step) for step in steps[: whole.ndim]))]
+    assert _C.sent_bytes(view) == view.tobytes()
+    assert _C.sent_bytes(ArrayInterface(view)) == view.tobytes()
+    assert _C.sent_bytes(Dlpack(view)) == view.tobytes()
     if view.flags.c_contiguous:
         assert content(view) == view.tobytes()
     else:
@@ -148,6 +149,10 @@ def test_array_interface() -> None:
     assert content(ArrayInterface(source, strides=(12, 4))) == source.tobytes()
     assert content(ArrayInterface(np.array(["ab", "c"]))) == np.array(["ab", "c"]).tobytes()
     assert "not C-contiguous" in refusal(ArrayInterface(source, strides=(4, 8)))
+    assert _C.sent_bytes(ArrayInterface(source, strides=(4, 8), shape=(2, 3))) == bytes(
+        np.lib.stride_tricks.as_strided(source, (2, 3), (4, 8)).tobytes()
+    )
+    assert "2 dimensions and 1 strides" in refusal(ArrayInterface(source, strides=(4,)))
     assert "plain bytes" in refusal(ArrayInterface(source, typestr="|O"))
     assert "no address" in refusal(ArrayInterface(source, data=None))
     source.flags.writeable = False
@@ -173,6 +178,7 @@ def test_dlpack() -> None:
     assert content(Dlpack(source)) == source.tobytes()
     assert content(Dlpack(source[2:])) == source[2:].tobytes()
     assert "not C-contiguous" in refusal(Dlpack(source[::2]))
+    assert _C.sent_bytes(Dlpack(source[::-2])) == source[::-2].tobytes()
     assert content(Dlpack(rdmatx.empty(5))) == bytes(5)
     with pytest.raises(UnavailableError, match=r"accelerator.*\.cpu\(\)"):
         _C.buffer_info(Dlpack(source, device=(2, 0)))

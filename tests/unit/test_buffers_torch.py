@@ -73,11 +73,16 @@ def test_views_with_an_offset(kind: Any) -> None:
     assert content(kind(tensor[:, :1][2:3])) == tensor[2:3, :1].numpy().tobytes()
 
 
-def test_strided_is_refused(kind: Any) -> None:
-    tensor = torch.zeros(4, 5)
-    image = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    for view in (tensor.T, tensor[:, 1], tensor[::2], torch.zeros(1).expand(3), image):
+def test_strided_is_sent_in_its_order_and_not_registered(kind: Any) -> None:
+    tensor = torch.rand(4, 5)
+    image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    views = [tensor.T, tensor[:, 1], tensor[::2], torch.rand(1).expand(3), image]
+    views += [tensor.to(torch.complex64).T, tensor.double()[:, 2:4]]
+    for view in views:
+        assert _C.sent_bytes(kind(view)) == view.contiguous().numpy().tobytes()
         assert "not C-contiguous" in refusal(kind(view))
+    half = tensor.bfloat16().T
+    assert _C.sent_bytes(kind(half)) == half.contiguous().view(torch.int16).numpy().tobytes()
 
 
 def test_autograd_does_not_matter(kind: Any) -> None:
@@ -91,6 +96,10 @@ def test_lazy_values_are_refused(kind: Any) -> None:
     conjugate = torch.tensor([1 + 2j]).conj()
     assert "resolve_conj" in refusal(kind(conjugate))
     assert "resolve_neg" in refusal(kind(conjugate.imag))
+    many = torch.rand(5, dtype=torch.complex64).conj()
+    for lazy in (conjugate, conjugate.imag, many, many.imag, many[::2]):
+        with pytest.raises(UsageError, match=r"lazily|lazy"):
+            _C.sent_bytes(kind(lazy))
     assert content(conjugate.resolve_conj()) == conjugate.resolve_conj().numpy().tobytes()
 
 
