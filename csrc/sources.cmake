@@ -17,6 +17,7 @@ set(RDMATX_SOFT_SOURCES
   csrc/soft/completion.cpp
   csrc/soft/control.cpp
   csrc/soft/copy.cpp
+  csrc/soft/gid_table.cpp
   csrc/soft/instance.cpp
   csrc/soft/mappings.cpp
   csrc/soft/memory.cpp
@@ -26,7 +27,17 @@ set(RDMATX_SOFT_SOURCES
   csrc/soft/receive_queue.cpp
   csrc/soft/requester.cpp
   csrc/soft/responder.cpp
+  csrc/soft/send_queue.cpp
+  csrc/soft/sockets.cpp
   csrc/soft/table.cpp
+  csrc/soft/tcp_arrivals.cpp
+  csrc/soft/tcp_departures.cpp
+  csrc/soft/tcp_link.cpp
+  csrc/soft/tcp_messages.cpp
+  csrc/soft/tcp_port.cpp
+  csrc/soft/tcp_requester.cpp
+  csrc/soft/tcp_responder.cpp
+  csrc/soft/tcp_stream.cpp
   csrc/soft/wire.cpp
   csrc/soft/wire_links.cpp
 )

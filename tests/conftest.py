@@ -3,6 +3,8 @@
     pytest                                        on the software HCA, on any machine
     pytest --provider=system tests/conformance    the same test ids on a verbs device (the lab's, or a host's)
 
+The conformance suite runs twice on the software HCA: as it is, and over TCP (test ids end in [tcp]).
+
 RDMATX_TEST_REQUIRE=soft,rxe,torch,cpp   lanes that must run: a test of one of them that skips fails instead
 RDMATX_TEST_TIME_SCALE=4                 multiplies every time limit (a slow machine, a sanitizer)
 """
@@ -16,6 +18,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +28,7 @@ from tests import launch, leaks
 from tests.lanes import UNSUPPORTED, required_lane
 
 DEFAULT_TIMEOUT = 60.0
+RUN_OVER_TCP_TOO = ("conformance",)
 # A main thread that is stuck in native code never sees the alarm; this much later the process ends itself.
 HARD_GRACE = 20.0
 _stderr = os.dup(2)  # pytest captures descriptor 2
@@ -213,10 +217,22 @@ def no_leaks() -> Iterator[None]:
         pytest.fail(str(error), pytrace=False)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Doubles the tests that hold a provider to the manual: the software HCA has two ways to a peer."""
+    about_verbs = Path(metafunc.definition.path).parent.name in RUN_OVER_TCP_TOO
+    on_soft = metafunc.config.getoption("--provider") == "soft"
+    if about_verbs and on_soft and "provider" in metafunc.fixturenames:
+        wires = [pytest.param(None, id=pytest.HIDDEN_PARAM), pytest.param("tcp", id="tcp")]
+        metafunc.parametrize("provider", wires, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def provider(request: pytest.FixtureRequest) -> str:
+def provider(request: pytest.FixtureRequest) -> Iterator[str]:
     """The provider of this run, "soft" or "system"."""
-    return str(request.config.getoption("--provider"))
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request, "param", None):
+            patch.setenv("RDMATX_SOFT_WIRE", request.param)
+        yield str(request.config.getoption("--provider"))
 
 
 @pytest.fixture(scope="session")

@@ -35,22 +35,28 @@ bool on_one_subnet(const GidCandidate& a, const GidCandidate& b) {
   return equal_bits(a.gid, b.gid, four ? 12 : 0, bits);
 }
 
-bool usable(const GidCandidate& candidate, bool same_host) {
-  return !candidate.gid.is_empty() && (same_host || !is_loopback(candidate.gid));
+// An address that two hosts both have is each one's own (a bridge for containers): it leads nowhere.
+bool usable(const GidCandidate& candidate, std::span<const GidCandidate> other_side, bool same_host) {
+  if (candidate.gid.is_empty()) return false;
+  return same_host || (!is_loopback(candidate.gid) &&
+                       std::none_of(other_side.begin(), other_side.end(),
+                                    [&](const GidCandidate& other) { return other.gid == candidate.gid; }));
 }
 
 bool can_pair(const GidCandidate& a, const GidCandidate& b) {
   if (a.type != b.type || a.link_layer != b.link_layer) return false;
   if (a.link_layer == LinkLayer::infiniband) return true;
+  if (names_process(a.gid) || names_process(b.gid)) return equal_bits(a.gid, b.gid, 0, 64);
   // A link-local address reaches only its own link, and a loopback address only itself.
   return a.gid.is_link_local() == b.gid.is_link_local() && is_loopback(a.gid) == is_loopback(b.gid);
 }
 
 // The greater tuple wins; the places come last and negated, so that the lowest wins.
-using Score = std::tuple<bool, bool, bool, uint32_t, int, int>;
+using Score = std::tuple<bool, bool, bool, bool, uint32_t, int, int>;
 
 Score score(const GidCandidate& a, const GidCandidate& b, size_t place_a, size_t place_b) {
-  return {on_one_subnet(a, b),
+  return {names_process(a.gid),
+          on_one_subnet(a, b),
           a.type != GidType::roce_v1,
           !a.gid.is_link_local(),
           std::min(a.mtu_bytes, b.mtu_bytes),
@@ -76,18 +82,22 @@ std::string reason_for(const GidCandidate& a, const GidCandidate& b, bool same_s
 
 }  // namespace
 
+bool names_process(const Gid& gid) {
+  return gid.raw[0] == 0xfd && gid.raw[1] == 'r' && gid.raw[2] == 'd' && gid.raw[3] == 'x';
+}
+
 std::optional<GidChoice> choose_gids(std::span<const GidCandidate> local,
                                      std::span<const GidCandidate> remote, bool same_host) {
   std::optional<GidChoice> best;
   Score best_score;
   for (size_t i = 0; i < local.size(); ++i) {
-    if (!usable(local[i], same_host)) continue;
+    if (!usable(local[i], remote, same_host)) continue;
     for (size_t j = 0; j < remote.size(); ++j) {
-      if (!usable(remote[j], same_host) || !can_pair(local[i], remote[j])) continue;
+      if (!usable(remote[j], local, same_host) || !can_pair(local[i], remote[j])) continue;
       const Score here = score(local[i], remote[j], i, j);
       if (best && here <= best_score) continue;
       best_score = here;
-      best = GidChoice{i, j, std::get<3>(here), std::get<0>(here), {}};
+      best = GidChoice{i, j, std::get<4>(here), std::get<1>(here), {}};
     }
   }
   if (best) best->reason = reason_for(local[best->local], remote[best->remote], best->same_subnet);

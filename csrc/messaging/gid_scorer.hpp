@@ -33,10 +33,15 @@ struct GidChoice {
   std::string reason;
 };
 
-/// Chooses the pair of addresses for a connection; pure logic. In this order: a pair on one subnet wins; RoCE
-/// v2 before v1; an IPv4-mapped or global address before a link-local one; the greater MTU; then the lowest
-/// places in both tables. Holes are skipped; loopback addresses serve within a host only; types and link
-/// layers must agree. Nothing where no pair can work: `reason` of `explain_no_pair` says why.
+/// Whether a GID is one of the software HCA's that are no IP addresses: it names a process, and in its first
+/// half the host and network namespace, which nothing leaves (docs/software-hca.md).
+bool names_process(const Gid& gid);
+
+/// Chooses the pair of addresses for a connection; pure logic. In this order: GIDs that name processes of one
+/// host and network namespace; a pair on one subnet; RoCE v2 before v1; an IPv4-mapped or global address
+/// before a link-local one; the greater MTU; then the lowest places in both tables. Holes are skipped, and so
+/// is an address that two hosts both have; loopback addresses serve within a host only; types and link layers
+/// must agree. Nothing where no pair can work: `reason` of `explain_no_pair` says why.
 std::optional<GidChoice> choose_gids(std::span<const GidCandidate> local,
                                      std::span<const GidCandidate> remote, bool same_host);
 

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
@@ -52,7 +53,10 @@ uint8_t prefix_of(const Gid& gid, const ifaddrs* interfaces) {
 }  // namespace
 
 std::string Path::text() const {
-  if (provider == "soft") return "soft shared memory (" + device + ")";
+  if (provider == "soft") {
+    if (names_process(local.gid)) return "soft shared memory (" + device + ")";
+    return "soft TCP (" + device + "), " + reason;
+  }
   return device + " port " + std::to_string(local.port) + " GID " + std::to_string(local.index) + ", " +
          reason;
 }
@@ -90,6 +94,9 @@ std::array<uint8_t, 16> host_id() {
     ::gethostname(name, sizeof name - 1);
     text = name;
   }
+  // A network namespace is a host of its own: its loopback addresses lead nowhere else.
+  struct stat network{};
+  if (::stat("/proc/self/ns/net", &network) == 0) text += std::to_string(network.st_ino);
   for (size_t i = 0; i < text.size(); ++i)
     id[i % id.size()] = static_cast<uint8_t>(id[i % id.size()] * 31 + static_cast<uint8_t>(text[i]));
   return id;

@@ -25,14 +25,15 @@ struct RDMATX_API Path {
   bool verify = false;
   std::string reason;
 
-  /// "soft shared memory (soft0)", "rxe0 port 1 GID 1, RoCE v2 ::ffff:10.0.0.1 to ::ffff:10.0.0.2, MTU 4096".
+  /// "soft shared memory (soft0)", "soft TCP (soft0), RoCE v2 … on one subnet, MTU 4096", "rxe0 port 1 GID 1,
+  /// RoCE v2 ::ffff:10.0.0.1 to ::ffff:10.0.0.2, MTU 4096".
   std::string text() const;
 };
 
 /// Every address of every ACTIVE port of a device. Throws UnavailableError where there is none.
 std::vector<GidCandidate> gather_candidates(const Device& device);
 
-/// The same on all processes of one host until it boots again.
+/// The same on all processes of one host and network namespace until it boots again.
 std::array<uint8_t, 16> host_id();
 
 /// What a queue pair is told about its peer.

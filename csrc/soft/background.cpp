@@ -1,6 +1,7 @@
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
 #include "soft/peer.hpp"
+#include "soft/tcp_link.hpp"
 #include "soft/wire.hpp"
 
 namespace rdmatx::soft {
@@ -22,6 +23,7 @@ bool somebody_polls(QueuePair& qp) {
 void ask_for_doorbell(QueuePair& qp) {
   if (qp.inbound) qp.inbound->state().responder_asleep.exchange(1);
   if (qp.outbound) qp.outbound->state().requester_asleep.exchange(1);
+  if (qp.tcp) tcp_arm(qp);
 }
 
 int drive_unpolled(Instance& instance) {
@@ -36,9 +38,11 @@ int drive_unpolled(Instance& instance) {
       look_again_soon = true;
       return;
     }
-    // First the request to be woken, then the look: what comes between the two rings the doorbell.
-    ask_for_doorbell(qp);
+    // First the request to be woken, then the look: what comes between the two rings the doorbell. Of sockets
+    // the kernel also tells what was there before, and a look at one that it has told of comes first.
+    if (!qp.tcp) ask_for_doorbell(qp);
     moved |= drive(qp);
+    if (qp.tcp) ask_for_doorbell(qp);
     look_again_soon |= timer_runs(qp);
   });
   return moved ? 0 : look_again_soon ? patrol_ms : -1;

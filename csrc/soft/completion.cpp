@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
+#include "soft/tcp_link.hpp"
 #include "soft/verbs.hpp"
 #include "soft/wire.hpp"
 
@@ -111,6 +112,7 @@ void stay_awake(QueuePair& qp) {
                qp.inbound->state().responder_asleep.exchange(0) != 0;
   asked |= qp.outbound && qp.outbound->state().requester_asleep.load(std::memory_order_relaxed) != 0 &&
            qp.outbound->state().requester_asleep.exchange(0) != 0;
+  asked |= qp.tcp && tcp_disarm(qp);
   if (asked) qp.context->instance->wire().nudge();
 }
 

@@ -106,13 +106,13 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
   return 0;
 }
 
-int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
+int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) {
   if (port != 1) return EINVAL;
   *attributes = {};
   attributes->state = IBV_PORT_ACTIVE;
   attributes->phys_state = 5;  // LinkUp
   attributes->max_mtu = attributes->active_mtu = IBV_MTU_4096;
-  attributes->gid_tbl_len = 1;
+  attributes->gid_tbl_len = own<Context>(context)->instance->gids().refresh();
   attributes->max_msg_sz = Limits::max_message_bytes;
   attributes->pkey_tbl_len = 1;
   attributes->max_vl_num = 1;
@@ -123,16 +123,19 @@ int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
 }
 
 int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) {
-  if (port != 1 || index != 0) return errno = EINVAL, -1;
-  *gid = own<Context>(context)->instance->gid();
+  const auto found = own<Context>(context)->instance->gids().at(static_cast<uint32_t>(index));
+  if (port != 1 || !found) return errno = EINVAL, -1;
+  *gid = *found;
   return 0;
 }
 
 int query_gid_ex(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* entry) {
   if (port != 1) return EINVAL;
-  if (index != 0) return ENODATA;
+  const auto found = own<Context>(context)->instance->gids().at(index);
+  if (!found) return ENODATA;
   *entry = {};
-  entry->gid = own<Context>(context)->instance->gid();
+  entry->gid = *found;
+  entry->gid_index = index;
   entry->port_num = 1;
   entry->gid_type = IBV_GID_TYPE_ROCE_V2;
   return 0;

@@ -21,6 +21,8 @@ enum class Effort { brief, full };
 bool progress_requests(QueuePair& qp, Effort effort);
 /// Executes what the peer asks for. True if anything moved.
 bool progress_responses(QueuePair& qp);
+/// progress_requests() for a peer that is reached over TCP.
+bool tcp_progress_requests(QueuePair& qp, Effort effort);
 inline bool drive(QueuePair& qp) {
   const bool responded = progress_responses(qp);
   return progress_requests(qp, Effort::full) || responded;

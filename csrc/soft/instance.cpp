@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "soft/tcp_port.hpp"
 #include "soft/wire.hpp"
 
 namespace rdmatx::soft {
@@ -58,11 +59,21 @@ WireChoice wire_choice_from_environment() {
   if (choice.empty() || choice == "auto") return WireChoice::automatic;
   if (choice == "shm") return WireChoice::shared_memory;
   if (choice == "cma") return WireChoice::cross_memory_attach;
-  throw Error("RDMATX_SOFT_WIRE=" + choice + " is not a wire of the software HCA: use shm, cma or auto");
+  if (choice == "tcp") return WireChoice::tcp;
+  throw Error("RDMATX_SOFT_WIRE=" + choice + " is not a wire of the software HCA: use shm, cma, tcp or auto");
 }
 
 // A locally assigned IPv6 address (RFC 4193): fd, "rdx", the host's tag, the instance's identity.
 constexpr uint8_t gid_prefix[4] = {0xfd, 'r', 'd', 'x'};
+
+ibv_gid gid_of_identity(uint64_t identity) {
+  ibv_gid gid{};
+  const uint32_t host = host_tag();
+  std::memcpy(gid.raw, gid_prefix, 4);
+  std::memcpy(gid.raw + 4, &host, 4);
+  std::memcpy(gid.raw + 8, &identity, 8);
+  return gid;
+}
 
 }  // namespace
 
@@ -83,7 +94,10 @@ Instance::Instance()
       generation_(fork_generation.load()),
       wire_choice_(wire_choice_from_environment()),
       memory_(MemoryTable::create()),
+      gids_(wire_choice_ == WireChoice::tcp ? std::nullopt : std::optional(gid_of_identity(id_)),
+            wire_choice_ == WireChoice::tcp || wire_choice_ == WireChoice::automatic),
       next_number_(static_cast<uint32_t>(id_ >> 40) | 1),
+      next_queue_pair_(static_cast<uint16_t>(id_ >> 16)),
       wire_(std::make_unique<Wire>(*this)) {}
 
 Instance::~Instance() = default;
@@ -92,13 +106,8 @@ bool Instance::forked() const noexcept {
   return generation_ != fork_generation.load(std::memory_order_relaxed);
 }
 
-ibv_gid Instance::gid() const noexcept {
-  ibv_gid gid{};
-  const uint32_t host = host_tag();
-  std::memcpy(gid.raw, gid_prefix, 4);
-  std::memcpy(gid.raw + 4, &host, 4);
-  std::memcpy(gid.raw + 8, &id_, 8);
-  return gid;
+bool Instance::names_identity(const ibv_gid& gid) noexcept {
+  return std::memcmp(gid.raw, gid_prefix, sizeof gid_prefix) == 0;
 }
 
 uint64_t Instance::identity_of(const ibv_gid& gid) noexcept {
@@ -106,12 +115,21 @@ uint64_t Instance::identity_of(const ibv_gid& gid) noexcept {
   uint64_t identity;
   std::memcpy(&host, gid.raw + 4, 4);
   std::memcpy(&identity, gid.raw + 8, 8);
-  return std::memcmp(gid.raw, gid_prefix, 4) == 0 && host == host_tag() ? identity : 0;
+  return names_identity(gid) && host == host_tag() ? identity : 0;
 }
 
-void Instance::add(QueuePair* qp) {
+bool Instance::add(QueuePair* qp) {
+  // The upper byte tells peers on other hosts the TCP port; 0 and 1 are special queue pairs' (IBTA 3.5.3).
+  const uint32_t slot = wire_->tcp() ? wire_->tcp()->slot() : 0;
   std::lock_guard lock(registry_);
-  queue_pairs_[qp->base.qp_num] = qp;
+  for (uint32_t tries = 0; tries <= 0xffff; ++tries) {
+    const uint32_t number = slot << 16 | next_queue_pair_++;
+    if ((number & 0xffff) < 2 || queue_pairs_.contains(number)) continue;
+    qp->base.qp_num = qp->base.handle = number;
+    queue_pairs_[number] = qp;
+    return true;
+  }
+  return false;
 }
 
 void Instance::remove(QueuePair* qp) {

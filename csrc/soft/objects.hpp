@@ -24,11 +24,12 @@ namespace rdmatx::soft {
 class Instance;
 class Peer;
 struct QueuePair;
+struct TcpLink;
 
 /// What this device can do, as query_device tells it. Sizes of queues, lists and messages are held to; of the
 /// numbers of objects only that of regions is bounded here, the others by memory.
 struct Limits {
-  static constexpr int max_queue_pairs = 65536, max_work_requests = 32768, max_sges = 32, max_inline = 1024;
+  static constexpr int max_queue_pairs = 65534, max_work_requests = 32768, max_sges = 32, max_inline = 1024;
   static constexpr int max_completion_queues = 65536, max_completions = 4194303, max_shared_queues = 65536;
   static constexpr int max_outstanding_reads = 128;
   static constexpr uint32_t max_message_bytes = 1u << 31;
@@ -144,7 +145,7 @@ struct SendEntry {
   uint64_t id;
   ibv_wr_opcode opcode;
   Phase phase;
-  bool signaled, solicited, inline_data;
+  bool signaled, solicited, inline_data, fenced;
   bool only_ring;  // the kernel refused a direct copy
   bool shared;     // the responder may help (SharedWrite)
   ibv_wc_status status;
@@ -169,8 +170,9 @@ struct QueuePair {
   std::mutex mutex;
   std::atomic<int> state{IBV_QPS_RESET};
   ibv_qp_attr attributes{};
-  std::shared_ptr<Peer> peer;
-  uint32_t incarnation = 0;  // counts resets, so that a grant meant for an earlier life is told apart
+  std::shared_ptr<Peer> peer;    // where it is on this host: then there are channels to it,
+  std::unique_ptr<TcpLink> tcp;  // else this
+  uint32_t incarnation = 0;      // counts resets, so that a grant meant for an earlier life is told apart
 
   // As requester.
   std::vector<SendEntry> sends;
@@ -201,7 +203,10 @@ struct QueuePair {
   // For the background thread.
   uint64_t polls_seen = 0;
 
-  QueuePair(uint32_t max_receives, uint32_t receive_sges) : receives(max_receives, receive_sges) {}
+  uint32_t rnr_timer_ns = 0;  // what a requester waits before it tries again
+
+  QueuePair(uint32_t max_receives, uint32_t receive_sges);
+  ~QueuePair();
   SendEntry& send_at(uint64_t index) noexcept { return sends[index % sends.size()]; }
 };
 

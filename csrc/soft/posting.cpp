@@ -4,6 +4,7 @@
 
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
+#include "soft/tcp_link.hpp"
 #include "soft/verbs.hpp"
 #include "soft/wire.hpp"
 
@@ -30,6 +31,7 @@ void enqueue(QueuePair& qp, const ibv_send_wr& work, uint64_t length) {
   entry.id = work.wr_id;
   entry.opcode = work.opcode;
   entry.signaled = qp.initial.sq_sig_all || (work.send_flags & IBV_SEND_SIGNALED);
+  entry.fenced = work.send_flags & IBV_SEND_FENCE;
   entry.solicited = work.send_flags & IBV_SEND_SOLICITED;
   entry.immediate = work.imm_data;
   entry.length = length;
@@ -81,7 +83,7 @@ int post_send(ibv_qp* base, ibv_send_wr* work, ibv_send_wr** bad) {
       if (state == IBV_QPS_ERR) flush_sends(qp, IBV_WC_WR_FLUSH_ERR);
     }
     progress_requests(qp, Effort::brief);
-    leaves_work = qp.send_next != qp.send_tail;
+    leaves_work = qp.send_next != qp.send_tail || (qp.tcp && tcp_has_unsent(qp));
   }
   if (leaves_work) qp.context->instance->wire().nudge();
   return 0;

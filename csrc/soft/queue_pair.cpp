@@ -7,6 +7,8 @@
 #include "soft/instance.hpp"
 #include "soft/objects.hpp"
 #include "soft/peer.hpp"
+#include "soft/tcp_link.hpp"
+#include "soft/tcp_port.hpp"
 #include "soft/verbs.hpp"
 #include "soft/wire.hpp"
 
@@ -46,11 +48,11 @@ bool transition_allowed(int from, int to, int mask) {
   return false;
 }
 
-bool values_valid(const ibv_qp_attr& a, int mask) {
+bool values_valid(const QueuePair& qp, const ibv_qp_attr& a, int mask) {
   if ((mask & IBV_QP_PKEY_INDEX) && a.pkey_index != 0) return false;
   if ((mask & IBV_QP_PORT) && a.port_num != 1) return false;
-  if ((mask & IBV_QP_AV) &&
-      (!a.ah_attr.is_global || a.ah_attr.port_num != 1 || a.ah_attr.grh.sgid_index != 0))
+  if ((mask & IBV_QP_AV) && (!a.ah_attr.is_global || a.ah_attr.port_num != 1 ||
+                             !qp.context->instance->gids().at(a.ah_attr.grh.sgid_index)))
     return false;
   if ((mask & IBV_QP_PATH_MTU) && (a.path_mtu < IBV_MTU_256 || a.path_mtu > IBV_MTU_4096)) return false;
   if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a.max_dest_rd_atomic > Limits::max_outstanding_reads)
@@ -86,11 +88,12 @@ void store_values(QueuePair& qp, const ibv_qp_attr& a, int mask) {
   if (mask & IBV_QP_TIMEOUT) own_values.timeout = a.timeout;
   if (mask & IBV_QP_RETRY_CNT) own_values.retry_cnt = a.retry_cnt;
   if (mask & IBV_QP_RNR_RETRY) own_values.rnr_retry = a.rnr_retry;
+  qp.rnr_timer_ns = rnr_timer_ns(own_values.min_rnr_timer);
   if (qp.inbound) {
     ChannelState& channel = qp.inbound->state();
     channel.access.store(own_values.qp_access_flags);
     channel.protection_domain.store(qp.domain->number);
-    channel.rnr_timer_ns.store(rnr_timer_ns(own_values.min_rnr_timer));
+    channel.rnr_timer_ns.store(qp.rnr_timer_ns);
   }
 }
 
@@ -113,6 +116,8 @@ void shut_inbound(QueuePair& qp) {
 }
 
 void become_reset(QueuePair& qp) {
+  if (qp.tcp) tcp_leave(qp);
+  qp.tcp.reset();
   qp.inbound.reset();
   qp.outbound.reset();
   qp.peer.reset();
@@ -128,9 +133,25 @@ void become_reset(QueuePair& qp) {
   ++qp.incarnation;
 }
 
+/// Towards ready-to-receive with a peer that IP reaches: this side listens from now on.
+int listen_for_peer(QueuePair& qp, const ibv_gid& source, const ibv_gid& destination) {
+  if (Instance::names_identity(destination) || is_ipv4(source) != is_ipv4(destination)) return EHOSTUNREACH;
+  auto link = std::make_unique<TcpLink>();
+  link->source = source;
+  link->destination = destination;
+  int error = 0;
+  link->listener = qp.context->instance->wire().tcp()->listen(source, &error);
+  if (!link->listener) return error;
+  qp.tcp = std::move(link);
+  return 0;
+}
+
 /// Towards ready-to-receive: the channel that the peer will send through, and the claim on the peer's own.
 int become_ready_to_receive(QueuePair& qp, const ibv_qp_attr& a) {
   Instance& instance = *qp.context->instance;
+  const auto source = instance.gids().at(a.ah_attr.grh.sgid_index);
+  if (!source) return EINVAL;
+  if (!Instance::names_identity(*source)) return listen_for_peer(qp, *source, a.ah_attr.grh.dgid);
   const uint64_t identity = Instance::identity_of(a.ah_attr.grh.dgid);
   if (identity == 0) return EHOSTUNREACH;
   qp.inbound = Channel::create();
@@ -175,7 +196,7 @@ ibv_qp* create_qp(ibv_pd* base, ibv_qp_init_attr* wanted) try {
   shown.srq = wanted->srq;
   shown.qp_type = IBV_QPT_RC;
   shown.state = IBV_QPS_RESET;
-  shown.qp_num = shown.handle = instance.next_number();
+  if (!instance.add(qp.get())) return errno = ENOMEM, nullptr;
   for (CompletionQueue* cq : {qp->send_cq, qp->recv_cq}) {
     std::lock_guard lock(cq->poll_mutex);
     cq->children.fetch_add(1);
@@ -184,7 +205,6 @@ ibv_qp* create_qp(ibv_pd* base, ibv_qp_init_attr* wanted) try {
   }
   if (qp->srq) qp->srq->children.fetch_add(1);
   pd->children.fetch_add(1);
-  instance.add(qp.get());
   return &qp.release()->base;
 } catch (const std::bad_alloc&) {
   return errno = ENOMEM, nullptr;
@@ -199,7 +219,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* wanted, int mask) try {
   const int from = qp.state.load();
   const int to = mask & IBV_QP_STATE ? wanted->qp_state : from;
   if ((mask & IBV_QP_CUR_STATE) && wanted->cur_qp_state != static_cast<ibv_qp_state>(from)) return EINVAL;
-  if (!transition_allowed(from, to, mask) || !values_valid(*wanted, mask)) return EINVAL;
+  if (!transition_allowed(from, to, mask) || !values_valid(qp, *wanted, mask)) return EINVAL;
   if (to == IBV_QPS_ERR) {
     enter_error(qp, IBV_WC_WR_FLUSH_ERR);
     return 0;
@@ -210,7 +230,8 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* wanted, int mask) try {
   store_values(qp, *wanted, mask);
   qp.state.store(to);
   qp.base.state = static_cast<ibv_qp_state>(to);
-  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
+  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS && qp.tcp) instance.wire().tcp()->connect(qp);
+  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && !qp.tcp) {
     qp.inbound->state().open.store(1, std::memory_order_release);
     instance.wire().claim_channel(qp.peer, qp.attributes.dest_qp_num, base->qp_num, qp.incarnation);
   } else {
@@ -239,6 +260,10 @@ int destroy_qp(ibv_qp* base) {
   Instance& instance = *qp->context->instance;
   if (instance.forked()) return 0;
   shut_inbound(*qp);
+  {
+    std::lock_guard lock(qp->mutex);
+    if (qp->tcp) tcp_leave(*qp);
+  }
   instance.remove(qp);
   for (CompletionQueue* cq : {qp->send_cq, qp->recv_cq}) {
     std::lock_guard polling(cq->poll_mutex);

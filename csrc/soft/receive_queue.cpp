@@ -6,6 +6,7 @@
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
 #include "soft/objects.hpp"
+#include "soft/tcp_link.hpp"
 #include "soft/verbs.hpp"
 #include "soft/wire.hpp"
 
@@ -65,7 +66,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* work, ibv_recv_wr** bad) {
   const int error = push_all(qp.receives, work, bad);
   if (state == IBV_QPS_ERR)
     enter_error(qp, IBV_WC_WR_FLUSH_ERR);  // flushes what was just posted
-  else
+  else if (!qp.tcp || qp.tcp->not_ready_since_ns != 0)
     progress_responses(qp);  // a message may be waiting for this receive
   return error;
 }

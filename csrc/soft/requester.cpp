@@ -5,56 +5,18 @@
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
 #include "soft/peer.hpp"
+#include "soft/send_queue.hpp"
+#include "soft/tcp_link.hpp"
 #include "soft/wire.hpp"
 
 namespace rdmatx::soft {
 namespace {
 
-enum class Step { done, blocked };
-
-/// What post_send copies itself before it leaves the rest to whoever polls.
-constexpr uint64_t brief_bytes = 64 * 1024;
 /// The longest copy between two looks at anything else: a deregistration waits for at most this.
 constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
-/// What one call moves before it lets other threads at the queue pair.
-constexpr uint64_t turn_bytes = 16 * 1024 * 1024;
 /// A write from here on is open to the help of a peer that polls. Below, it is done before the peer would see
 /// it.
 constexpr uint64_t share_from_bytes = 2 * SharedWrite::piece_bytes;
-
-ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
-  switch (opcode) {
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      return IBV_WC_RDMA_WRITE;
-    case IBV_WR_RDMA_READ:
-      return IBV_WC_RDMA_READ;
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-      return IBV_WC_COMP_SWAP;
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return IBV_WC_FETCH_ADD;
-    default:
-      return IBV_WC_SEND;
-  }
-}
-
-void complete_send(QueuePair& qp, const SendEntry& entry, ibv_wc_status status) {
-  if (status == IBV_WC_SUCCESS && !entry.signaled) return;
-  ibv_wc completion{};
-  completion.wr_id = entry.id;
-  completion.status = status;
-  completion.opcode = completion_opcode(entry.opcode);
-  completion.qp_num = qp.base.qp_num;
-  if (status == IBV_WC_SUCCESS && (entry.opcode == IBV_WR_RDMA_READ || is_atomic(entry.opcode)))
-    completion.byte_len = static_cast<uint32_t>(entry.length);
-  complete(qp.send_cq, completion, false);
-}
-
-Step fail(SendEntry& entry, ibv_wc_status status) {
-  entry.phase = SendEntry::Phase::failed;
-  entry.status = status;
-  return Step::blocked;  // nothing behind it may start
-}
 
 void commit(QueuePair& qp) {
   qp.requests_out.commit();
@@ -300,45 +262,6 @@ Step step(QueuePair& qp, SendEntry& entry, Effort effort) {
   }
 }
 
-/// Completes, in order, what is done, acknowledged or refused.
-bool reap(QueuePair& qp) {
-  const uint64_t start = qp.send_head;
-  const uint64_t acknowledged =
-      qp.outbound ? qp.outbound->state().acknowledged.load(std::memory_order_acquire) : 0;
-  for (; qp.send_head < qp.send_tail; ++qp.send_head) {
-    const SendEntry& entry = qp.send_at(qp.send_head);
-    using enum SendEntry::Phase;
-    if (entry.phase == failed) {
-      enter_error(qp, entry.status);
-      return true;
-    }
-    if (entry.phase != done && !(entry.phase == awaiting && entry.message <= acknowledged)) {
-      const auto* channel = qp.outbound ? &qp.outbound->state() : nullptr;
-      if (entry.message && channel && channel->refused.load(std::memory_order_acquire) == entry.message) {
-        enter_error(qp, static_cast<ibv_wc_status>(channel->refused_status.load(std::memory_order_relaxed)));
-        return true;
-      }
-      break;
-    }
-    complete_send(qp, entry, IBV_WC_SUCCESS);
-    if (qp.send_next == qp.send_head) ++qp.send_next;
-  }
-  return qp.send_head != start;
-}
-
-/// The peer's queue pair is not there: what a NIC finds out by sending again until its retries are used up.
-void check_unreachable(QueuePair& qp) {
-  if (qp.send_head == qp.send_tail || (qp.outbound && qp.outbound->state().open.load() != 0)) {
-    qp.unreachable_since_ns = 0;
-    return;
-  }
-  const uint64_t now = now_ns();
-  if (qp.unreachable_since_ns == 0) qp.unreachable_since_ns = now;
-  if (qp.attributes.timeout == 0) return;  // waits for ever (ibv_modify_qp(3))
-  const uint64_t budget = (uint64_t{4096} << qp.attributes.timeout) * (qp.attributes.retry_cnt + 1u);
-  if (now - qp.unreachable_since_ns >= budget) enter_error(qp, IBV_WC_RETRY_EXC_ERR);
-}
-
 void check_receiver_ready(QueuePair& qp) {
   ChannelState& channel = qp.outbound->state();
   uint64_t message = channel.receiver_not_ready.load(std::memory_order_acquire);
@@ -358,6 +281,7 @@ void check_receiver_ready(QueuePair& qp) {
 }  // namespace
 
 bool progress_requests(QueuePair& qp, Effort effort) {
+  if (qp.tcp) return tcp_progress_requests(qp, effort);
   if (qp.send_head == qp.send_tail) return false;
   const int state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTS && state != IBV_QPS_SQD) return false;
@@ -380,18 +304,6 @@ bool progress_requests(QueuePair& qp, Effort effort) {
   if (qp.send_head < qp.send_next || qp.send_next < qp.send_tail) moved |= reap(qp);
   if (qp.outbound) check_receiver_ready(qp);
   return moved;
-}
-
-bool timer_runs(const QueuePair& qp) {
-  return qp.send_head != qp.send_tail && (qp.unreachable_since_ns != 0 || qp.not_ready_since_ns != 0);
-}
-
-void flush_sends(QueuePair& qp, ibv_wc_status first) {
-  for (; qp.send_head < qp.send_tail; ++qp.send_head) {
-    complete_send(qp, qp.send_at(qp.send_head), first);
-    first = IBV_WC_WR_FLUSH_ERR;
-  }
-  qp.send_next = qp.send_tail;
 }
 
 }  // namespace rdmatx::soft

@@ -6,17 +6,12 @@
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
 #include "soft/peer.hpp"
+#include "soft/responder.hpp"
+#include "soft/tcp_link.hpp"
 
 namespace rdmatx::soft {
 
 namespace {
-
-/// What became of the record at the front of the ring.
-enum class Outcome {
-  consumed,
-  waits,    // for a receive, or for room in the ring of responses: stays at the front
-  refused,  // the queue pair is in error now
-};
 
 void complete_receive(QueuePair& qp, uint64_t id, ibv_wc_status status, ibv_wc_opcode opcode = IBV_WC_RECV,
                       uint64_t bytes = 0, const Record* record = nullptr) {
@@ -34,7 +29,8 @@ void complete_receive(QueuePair& qp, uint64_t id, ibv_wc_status status, ibv_wc_o
   complete(qp.recv_cq, completion, record && (record->flags & record_solicited));
 }
 
-/// Takes the oldest posted receive as the one that the current message goes into.
+}  // namespace
+
 bool take_receive(QueuePair& qp) {
   if (qp.srq) {
     bool reached_limit = false;
@@ -62,6 +58,79 @@ bool receive_is_posted(QueuePair& qp) {
   return qp.srq->ring.size() != 0;
 }
 
+void acknowledge(QueuePair& qp) {
+  ++qp.messages_received;
+  if (qp.tcp) return;  // told with what else there is to tell
+  qp.inbound->state().acknowledged.store(qp.messages_received, std::memory_order_release);
+  wake_requester(qp);
+}
+
+Outcome refuse(QueuePair& qp, ibv_wc_status for_requester, ibv_event_type event) {
+  if (qp.tcp) {
+    tcp_refuse(qp, for_requester);
+    raise_async_event(qp.context, event, &qp.base);
+    enter_error(qp, IBV_WC_WR_FLUSH_ERR);
+    return Outcome::refused;
+  }
+  ChannelState& channel = qp.inbound->state();
+  channel.refused_status.store(for_requester, std::memory_order_relaxed);
+  channel.refused.store(qp.messages_received + 1, std::memory_order_release);
+  raise_async_event(qp.context, event, &qp.base);
+  enter_error(qp, IBV_WC_WR_FLUSH_ERR);
+  wake_requester(qp);
+  return Outcome::refused;
+}
+
+namespace {
+
+Outcome refuse_receive(QueuePair& qp, ibv_wc_status local, ibv_wc_status for_requester) {
+  complete_receive(qp, *qp.current_receive, local);
+  qp.current_receive.reset();
+  return refuse(qp, for_requester, IBV_EVENT_QP_REQ_ERR);
+}
+
+}  // namespace
+
+Outcome send_target(QueuePair& qp, uint64_t offset, uint64_t bytes, std::vector<iovec>& pieces) {
+  if (offset > qp.current_capacity || bytes > qp.current_capacity - offset)
+    return refuse_receive(qp, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
+  if (!local_pieces(qp, qp.current_sges.data(), static_cast<uint32_t>(qp.current_sges.size()), offset, bytes,
+                    IBV_ACCESS_LOCAL_WRITE, pieces))
+    return refuse_receive(qp, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
+  return Outcome::consumed;
+}
+
+Outcome check_write(QueuePair& qp, uint32_t key, uint64_t address, uint64_t bytes) {
+  if (peer_may_access(qp, key, address, bytes, IBV_ACCESS_REMOTE_WRITE)) return Outcome::consumed;
+  return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+}
+
+Outcome check_read(QueuePair& qp, const Record& record) {
+  if (peer_may_access(qp, record.key, record.address, record.length, IBV_ACCESS_REMOTE_READ))
+    return Outcome::consumed;
+  return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+}
+
+Outcome execute_atomic(QueuePair& qp, const Record& record, uint64_t* before) {
+  if (record.address % 8 != 0) return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
+  if (!peer_may_access(qp, record.key, record.address, 8, IBV_ACCESS_REMOTE_ATOMIC))
+    return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+  std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(record.address));
+  *before = record.operand;
+  if (record.kind == RecordKind::fetch_add)
+    *before = target.fetch_add(record.operand);
+  else
+    target.compare_exchange_strong(*before, record.swap);
+  return Outcome::consumed;
+}
+
+void finish_receive(QueuePair& qp, const Record& record, ibv_wc_opcode opcode, uint64_t bytes) {
+  complete_receive(qp, *qp.current_receive, IBV_WC_SUCCESS, opcode, bytes, &record);
+  qp.current_receive.reset();
+}
+
+namespace {
+
 /// Takes a receive for the message; where none is posted the requester is told that it must wait.
 Outcome want_receive(QueuePair& qp) {
   ChannelState& channel = qp.inbound->state();
@@ -78,50 +147,26 @@ Outcome want_receive(QueuePair& qp) {
   return take_receive(qp) ? Outcome::consumed : Outcome::waits;
 }
 
-void acknowledge(QueuePair& qp) {
-  qp.inbound->state().acknowledged.store(++qp.messages_received, std::memory_order_release);
-  wake_requester(qp);
-}
-
-/// Ends the message in error at the requester, and this queue pair with it (as a NIC's NAK does).
-Outcome refuse(QueuePair& qp, ibv_wc_status for_requester, ibv_event_type event) {
-  ChannelState& channel = qp.inbound->state();
-  channel.refused_status.store(for_requester, std::memory_order_relaxed);
-  channel.refused.store(qp.messages_received + 1, std::memory_order_release);
-  raise_async_event(qp.context, event, &qp.base);
-  enter_error(qp, IBV_WC_WR_FLUSH_ERR);
-  wake_requester(qp);
-  return Outcome::refused;
-}
-
-Outcome refuse_receive(QueuePair& qp, ibv_wc_status local, ibv_wc_status for_requester) {
-  complete_receive(qp, *qp.current_receive, local);
-  qp.current_receive.reset();
-  return refuse(qp, for_requester, IBV_EVENT_QP_REQ_ERR);
-}
-
 Outcome handle_send(QueuePair& qp, const Record& record, const std::byte* payload) {
   thread_local std::vector<iovec> pieces;
   if (!qp.current_receive)
     if (Outcome outcome = want_receive(qp); outcome != Outcome::consumed) return outcome;
-  if (record.bytes > qp.current_capacity - qp.current_offset)
-    return refuse_receive(qp, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
-  if (!local_pieces(qp, qp.current_sges.data(), static_cast<uint32_t>(qp.current_sges.size()),
-                    qp.current_offset, record.bytes, IBV_ACCESS_LOCAL_WRITE, pieces))
-    return refuse_receive(qp, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
+  if (Outcome outcome = send_target(qp, qp.current_offset, record.bytes, pieces);
+      outcome != Outcome::consumed)
+    return outcome;
   scatter(payload, pieces);
   qp.current_offset += record.bytes;
   if (record.flags & record_last) {
-    complete_receive(qp, *qp.current_receive, IBV_WC_SUCCESS, IBV_WC_RECV, qp.current_offset, &record);
-    qp.current_receive.reset();
+    finish_receive(qp, record, IBV_WC_RECV, qp.current_offset);
     acknowledge(qp);
   }
   return Outcome::consumed;
 }
 
 Outcome handle_write(QueuePair& qp, const Record& record, const std::byte* payload) {
-  if (!peer_may_access(qp, record.key, record.address, record.bytes, IBV_ACCESS_REMOTE_WRITE))
-    return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+  if (Outcome outcome = check_write(qp, record.key, record.address, record.bytes);
+      outcome != Outcome::consumed)
+    return outcome;
   std::memcpy(reinterpret_cast<void*>(record.address), payload, record.bytes);
   return Outcome::consumed;
 }
@@ -129,17 +174,14 @@ Outcome handle_write(QueuePair& qp, const Record& record, const std::byte* paylo
 Outcome handle_write_last(QueuePair& qp, const Record& record) {
   if (record.flags & record_immediate) {
     if (Outcome outcome = want_receive(qp); outcome != Outcome::consumed) return outcome;
-    complete_receive(qp, *qp.current_receive, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, record.length,
-                     &record);
-    qp.current_receive.reset();
+    finish_receive(qp, record, IBV_WC_RECV_RDMA_WITH_IMM, record.length);
   }
   acknowledge(qp);
   return Outcome::consumed;
 }
 
 Outcome handle_read(QueuePair& qp, const Record& record) {
-  if (!peer_may_access(qp, record.key, record.address, record.length, IBV_ACCESS_REMOTE_READ))
-    return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+  if (Outcome outcome = check_read(qp, record); outcome != Outcome::consumed) return outcome;
   while (qp.response_offset < record.length) {
     const uint64_t bytes = std::min<uint64_t>(record.length - qp.response_offset, Ring::max_payload);
     Record* response = qp.responses_out.reserve(bytes);
@@ -156,17 +198,10 @@ Outcome handle_read(QueuePair& qp, const Record& record) {
 }
 
 Outcome handle_atomic(QueuePair& qp, const Record& record) {
-  if (record.address % 8 != 0) return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
-  if (!peer_may_access(qp, record.key, record.address, 8, IBV_ACCESS_REMOTE_ATOMIC))
-    return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
   Record* response = qp.responses_out.reserve(8);
   if (!response) return Outcome::waits;
-  std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(record.address));
-  uint64_t before = record.operand;
-  if (record.kind == RecordKind::fetch_add)
-    before = target.fetch_add(record.operand);
-  else
-    target.compare_exchange_strong(before, record.swap);
+  uint64_t before = 0;
+  if (Outcome outcome = execute_atomic(qp, record, &before); outcome != Outcome::consumed) return outcome;
   response->kind = RecordKind::response;
   std::memcpy(response + 1, &before, 8);
   qp.responses_out.commit();
@@ -203,6 +238,7 @@ bool peer_may_access(const QueuePair& qp, uint32_t key, uint64_t address, uint64
 }
 
 bool progress_responses(QueuePair& qp) {
+  if (qp.tcp) return tcp_serve(qp);
   if (!qp.inbound || qp.requests_in.empty()) return false;
   const int state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD) return false;
@@ -226,6 +262,7 @@ void enter_error(QueuePair& qp, ibv_wc_status first) {
   qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
   qp.base.state = IBV_QPS_ERR;
   if (qp.inbound) qp.inbound->state().open.store(0, std::memory_order_release);
+  if (qp.tcp) tcp_leave(qp);
   close_shared_write(qp);
   flush_sends(qp, first);
   if (qp.current_receive) complete_receive(qp, *qp.current_receive, IBV_WC_WR_FLUSH_ERR);

@@ -15,6 +15,7 @@
 #include "base/error.hpp"
 #include "soft/engine.hpp"
 #include "soft/instance.hpp"
+#include "soft/tcp_port.hpp"
 #include "soft/wire_messages.hpp"
 
 namespace rdmatx::soft {
@@ -63,6 +64,9 @@ Wire::Wire(Instance& instance)
   self->memory_ = std::shared_ptr<MemoryTable>(&instance.memory(), [](MemoryTable*) {});
   self->doorbell_ = checked(fcntl(doorbell_.get(), F_DUPFD_CLOEXEC, 0), "a file descriptor");
   peers_[instance.id()] = std::move(self);
+
+  if (instance.wire_choice() == WireChoice::automatic || instance.wire_choice() == WireChoice::tcp)
+    tcp_ = std::make_unique<TcpPort>(instance, epoll_.get());
 
   // Signals belong to the program's own threads.
   sigset_t all, before;
@@ -130,7 +134,7 @@ bool Wire::watch(int fd, uint64_t token) const {
 
 void Wire::run() {
   int timeout_ms = 0;
-  while (!stopping_.load()) {
+  while (!stopping_.load() || is_leaving()) {
     epoll_event events[32];
     const int count = epoll_wait(epoll_.get(), events, 32, timeout_ms);
     rest_.store(awake);
@@ -139,6 +143,7 @@ void Wire::run() {
     grant_claims();
     flush_all();
     forget_unused_peers();
+    const int due_ms = tcp_ ? tcp_->work() : -1;
     // First the announcement, then the look: whatever comes between the two rings the doorbell.
     rest_.store(asleep);
     timeout_ms = drive_unpolled(instance_);
@@ -148,9 +153,17 @@ void Wire::run() {
       int resting = asleep;
       rest_.compare_exchange_strong(resting, on_patrol);
     }
+    if (due_ms >= 0 && (timeout_ms < 0 || due_ms < timeout_ms)) timeout_ms = due_ms;
     std::lock_guard lock(mutex_);
     if (!requests_.empty()) timeout_ms = 0;
   }
+}
+
+/// After the last queue pair has gone: whether peers are still being told of its end.
+bool Wire::is_leaving() {
+  if (!tcp_ || tcp_->at_rest()) return false;
+  if (leave_until_ns_ == 0) leave_until_ns_ = now_ns() + 300'000'000;
+  return now_ns() < leave_until_ns_;
 }
 
 void Wire::handle_event(uint64_t token) {
@@ -159,6 +172,8 @@ void Wire::handle_event(uint64_t token) {
     eventfd_read(doorbell_.get(), &rings);
   } else if (token == listener_token) {
     accept_links();
+  } else if (token & TcpPort::token_bit) {
+    tcp_->handle_event(token);
   } else if (token & process_bit) {
     close_link(token & ~process_bit);
   } else {
@@ -277,7 +292,9 @@ std::shared_ptr<Channel> Wire::grant(const Claim& claim) {
     std::lock_guard lock(qp.mutex);
     const int state = qp.state.load();
     const bool ready = state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD;
-    if (!ready || qp.attributes.dest_qp_num != claim.local || qp.peer->identity() != claim.identity) return;
+    if (!ready || !qp.peer || qp.attributes.dest_qp_num != claim.local ||
+        qp.peer->identity() != claim.identity)
+      return;
     const bool unused = qp.inbound->state().requests.head.load() == 0;
     if (qp.inbound_granted && !(unused && claim.incarnation > qp.granted_incarnation)) return;
     qp.inbound_granted = true;

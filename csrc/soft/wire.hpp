@@ -18,6 +18,7 @@
 namespace rdmatx::soft {
 
 class Instance;
+class TcpPort;
 
 /// How two software HCAs of one host find each other, and the one background thread of the process.
 ///
@@ -47,6 +48,8 @@ class Wire {
   /// Makes sure that the thread looks within a millisecond or two: there is work that nobody may poll for.
   /// Free of charge while it is on patrol.
   void nudge() noexcept;
+  /// The way to other hosts; null where the choice of wire excludes it.
+  TcpPort* tcp() const noexcept { return tcp_.get(); }
 
  private:
   struct Message {
@@ -81,6 +84,7 @@ class Wire {
   };
 
   void run();
+  bool is_leaving();
   void handle_requests();
   void handle_event(uint64_t token);
   void accept_links();
@@ -113,6 +117,8 @@ class Wire {
   // The thread's own.
   std::unordered_map<uint64_t, Link> links_;
   uint64_t next_link_ = 1;
+  std::unique_ptr<TcpPort> tcp_;
+  uint64_t leave_until_ns_ = 0;
   std::vector<Claim> claims_;
 
   enum Rest : int { awake, on_patrol, asleep };  // what the thread does between two looks

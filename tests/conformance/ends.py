@@ -233,8 +233,11 @@ def connect(one: End, other: End, **options: Any) -> None:
 
 
 def usable_gid_index(device: Device) -> int:
-    """An IPv4 GID where there is one: the link-local GID of a loopback device leads nowhere."""
+    """An IPv4 GID where there is one: the link-local GID of a loopback device leads nowhere. The software
+    HCA's first leads everywhere that its wire does."""
     gids = device.query_gids()
+    if device.provider == "soft":
+        return gids[0].index
     for entry in gids:
         if entry.gid.startswith("::ffff:"):
             return entry.index

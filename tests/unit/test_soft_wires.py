@@ -17,7 +17,7 @@ from tests.launch import Rank, launch
 pytestmark = [pytest.mark.soft, pytest.mark.soft_only]
 
 SIZES = [1, 64, 4097, 1 << 20, 12 << 20]
-WIRES = ["auto", "shm", "cma"]
+WIRES = ["auto", "shm", "cma", "tcp"]
 NOBODY = 65534
 _PR_SET_DUMPABLE = 4
 
@@ -68,3 +68,4 @@ def test_wire_that_is_none() -> None:
     (text,) = launch(unknown_wire, ranks=1, environment={"RDMATX_SOFT_WIRE": "pigeon"})
     assert "pigeon" in text
     assert "shm" in text
+    assert "tcp" in text

@@ -116,4 +116,30 @@ TEST(both_sides_would_choose_alike) {
   CHECK_EQ(ours->local + ours->remote, theirs->local + theirs->remote);
 }
 
+TEST(processes_of_one_host_by_what_names_them) {
+  const Side here{roce("fd72:6478:1:2::1"), roce("::ffff:10.0.1.1")};
+  const Side near{roce("::ffff:10.0.1.1"), roce("fd72:6478:1:2::2")};
+  auto choice = choose_gids(here, near, true);
+  CHECK_EQ(choice->local, 0u);
+  CHECK_EQ(choice->remote, 1u);
+  // Another network namespace, another host: by address, also where only a router leads there.
+  const Side far{roce("fd72:6478:1:3::2"), roce("::ffff:10.9.1.1")};
+  for (const bool same_host : {true, false}) {
+    choice = choose_gids(here, far, same_host);
+    CHECK_EQ(choice->local, 1u);
+    CHECK_EQ(choice->remote, 1u);
+    CHECK(!choice->same_subnet);
+  }
+  CHECK(!choose_gids(here, Side{roce("fd72:6478:1:3::2")}, false).has_value());
+}
+
+TEST(an_address_that_two_hosts_both_have_leads_nowhere) {
+  const Side here{roce("::ffff:172.17.0.1"), roce("::ffff:10.0.1.1")};
+  const Side there{roce("::ffff:172.17.0.1"), roce("::ffff:10.9.1.1")};
+  const auto choice = choose_gids(here, there, false);
+  CHECK_EQ(choice->local, 1u);
+  CHECK_EQ(choice->remote, 1u);
+  CHECK_EQ(choose_gids(here, there, true)->local, 0u);
+}
+
 RDMATX_TEST_MAIN()
