@@ -149,12 +149,13 @@ def run_on_hosts(
     rails: int | None = None,
     netem: str | None = None,
     timeout: float = 40.0,
-    linger: float = 30.0,
+    linger: float = 10.0,
     mem: str = "1G",
 ) -> list[HostOutcome]:
     """Runs `function(host, *arguments)` on every host, and returns what became of each.
 
-    Raises HostFailure where one raised, or ended in another way than by powering itself off.
+    When one has raised or is off, the other is ended `linger` seconds later. Raises HostFailure where one
+    raised, or ended in another way than by powering itself off.
     """
     limit = timeout * TIME_SCALE
     options = ["--hosts", str(hosts), "--mem", mem, "--timeout", str(limit)]

@@ -85,7 +85,7 @@ def test_files_between_hosts_with_loss(folder: Path) -> None:
     done = run_lab(folder, "bash", "script", options=options)
     assert done.returncode == 0, done.stdout + done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    said = [json.loads(event["text"]) for event in events if event["event"] == "output"]
+    said = [json.loads(event["text"]) for event in events if event.get("stream") == "stdout"]
     results = {entry["command"]: entry for entry in said if "command" in entry}
     digest = hashlib.sha256(data).hexdigest()
     for command in ("send", "recv"):
