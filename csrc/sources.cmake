@@ -66,19 +66,24 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/connection.cpp
   csrc/messaging/connection_life.cpp
   csrc/messaging/connection_operations.cpp
+  csrc/messaging/connection_rails.cpp
   csrc/messaging/context.cpp
   csrc/messaging/establish.cpp
   csrc/messaging/exchange.cpp
   csrc/messaging/exchange_messages.cpp
   csrc/messaging/exchange_one_sided.cpp
+  csrc/messaging/exchange_rails.cpp
   csrc/messaging/fork_guard.cpp
   csrc/messaging/gid_scorer.cpp
   csrc/messaging/half_open.cpp
   csrc/messaging/handshake.cpp
+  csrc/messaging/lanes.cpp
   csrc/messaging/listener.cpp
   csrc/messaging/path.cpp
   csrc/messaging/planner.cpp
   csrc/messaging/progress.cpp
+  csrc/messaging/protocol.cpp
+  csrc/messaging/rail_pairing.cpp
   csrc/messaging/registration_cache.cpp
   csrc/messaging/remote_key.cpp
   csrc/messaging/request.cpp

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from collections.abc import Sequence
 
 from rdmatx import _C
 from rdmatx._C import Connection, Listener, Region, RemoteKey, WaitingMessage, Work
+from rdmatx.errors import UsageError
 
 __all__ = [
     "Connection",
@@ -32,14 +34,19 @@ _open: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
 class Context(_C.Context):
-    """A device opened for use: where connections, listeners and regions come from.
+    """A device opened for use, or several: where connections, listeners and regions come from.
 
     `device` is a name of `rdmatx.list_devices()`; without one, `RDMATX_DEVICE`, else whichever
-    serves. `provider` is "auto", "system" (a verbs device, never anything else) or "soft" (the
-    software HCA). `timeout` is how many seconds calls wait that are given none; `math.inf` waits
-    for ever. `verify` has every message checked by a CRC-32C of its bytes before its receive ends,
-    on each connection of which at least one side asks for it; a damaged message ends the
-    connection with `CompletionError`.
+    serves. `devices=["rxe0", "rxe1"]` opens several, the rails: large transfers go over all of
+    them, and where one fails the others take its work until it is back. A device that is named
+    twice carries two queue pairs. Where nothing is asked for and an RDMA device serves, peers on
+    this host are reached by the software HCA's shared memory, and all others by that device.
+
+    `provider` is "auto", "system" (a verbs device, never anything else) or "soft" (the software
+    HCA). `timeout` is how many seconds calls wait that are given none; `math.inf` waits for ever.
+    `verify` has every message checked by a CRC-32C of its bytes before its receive ends, on each
+    connection of which at least one side asks for it; a damaged message ends the connection with
+    `CompletionError`.
 
     Closing it closes what was made from it; it is also closed when the interpreter ends. A
     process that was forked from one with a context opens its own.
@@ -52,10 +59,14 @@ class Context(_C.Context):
         device: str | None = None,
         provider: str = "auto",
         *,
+        devices: Sequence[str] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         verify: bool = False,
     ) -> None:
-        super().__init__(device, provider, timeout, verify)
+        if device is not None and devices is not None:
+            raise UsageError("give device= or devices=, not both")
+        names = [device] if device is not None else list(devices or [])
+        super().__init__(names, provider, timeout, verify)
         _open.add(self)
 
     def listen(self, address: str = "127.0.0.1:0", secret: str | bytes | None = None) -> Listener:

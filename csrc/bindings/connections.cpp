@@ -37,6 +37,17 @@ py::dict stats_of(Connection& connection) {
   result["unexpected_messages"] = stats.unexpected_messages;
   result["unexpected_bytes"] = stats.unexpected_bytes;
   result["waiting_notifications"] = stats.waiting_notifications;
+  py::list rails;
+  for (const RailStats& rail : connection.rail_stats()) {
+    py::dict entry;
+    entry["path"] = rail.path;
+    entry["alive"] = rail.alive;
+    entry["bytes"] = rail.bytes;
+    entry["errors"] = rail.errors;
+    entry["recoveries"] = rail.recoveries;
+    rails.append(std::move(entry));
+  }
+  result["rails"] = std::move(rails);
   return result;
 }
 
@@ -300,11 +311,18 @@ void bind_rest(ConnectionClass& type) {
           "The oldest `notify` of the peer's writes that was not taken yet; their bytes are here. While "
           "65,536 wait, the peer's further ones are held back.")
       .def("stats", &stats_of,
-           "Messages and bytes since the connection was opened, and what waits to be received.")
+           "Messages and bytes since the connection was opened, what waits to be received, and for each of "
+           "its \"rails\" the path, whether it is alive, the bytes of transfers over it, how often it failed "
+           "(\"errors\") and came back (\"recoveries\").")
       .def_property_readonly("peer", &Connection::peer, "The peer's address: \"10.0.0.2:41234\".")
       .def_property_readonly(
-          "path", [](const Connection& self) { return self.path().text(); },
-          "Which way the bytes take: device, port and addresses.");
+          "path",
+          [](const Connection& self) {
+            std::string text;
+            for (const Path& path : self.paths()) text += (text.empty() ? "" : "; ") + path.text();
+            return text;
+          },
+          "Which way the bytes take: device, port and addresses, of every rail.");
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ void bind_remote_key(py::module_& module) {
            [](const RemoteKey& self, py::handle other) {
              return py::isinstance<RemoteKey>(other) && self == other.cast<const RemoteKey&>();
            })
-      .def("__hash__", [](const RemoteKey& self) { return py::hash(py::make_tuple(self.address, self.key)); })
+      .def("__hash__", [](const RemoteKey& self) { return py::hash(bytes_of(self)); })
       .def("__repr__",
            [](const RemoteKey& self) {
              return "<RemoteKey of " + std::to_string(self.length) + " bytes, access \"" +
@@ -147,13 +147,13 @@ py::dict context_stats(const Context& context) {
 
 void bind_context(py::module_& module) {
   py::class_<Context, std::shared_ptr<Context>> type(module, "Context");
-  type.def(py::init([](const std::optional<std::string>& device, const std::string& provider, double timeout,
+  type.def(py::init([](const std::vector<std::string>& devices, const std::string& provider, double timeout,
                        bool verify) {
              const Provider chosen = parse_provider(provider);
-             return freed_without_gil(without_gil(
-                 [&] { return std::make_shared<Context>(device.value_or(""), chosen, timeout, verify); }));
+             return freed_without_gil(
+                 without_gil([&] { return std::make_shared<Context>(devices, chosen, timeout, verify); }));
            }),
-           py::arg("device"), py::arg("provider"), py::arg("timeout"), py::arg("verify"))
+           py::arg("devices"), py::arg("provider"), py::arg("timeout"), py::arg("verify"))
       .def(
           "listen",
           [](Context& self, const std::string& address, const PreparedSecret& secret) {

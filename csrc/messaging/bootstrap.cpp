@@ -204,6 +204,7 @@ BootstrapSocket& BootstrapSocket::operator=(BootstrapSocket&& other) noexcept {
     close();
     fd_ = std::move(other.fd_);
     partial_ = std::move(other.partial_);
+    unsent_ = std::move(other.unsent_);
     seal_ = std::move(other.seal_);
   }
   return *this;
@@ -250,8 +251,15 @@ void BootstrapSocket::send(std::span<const std::byte> bytes, const Deadline& dea
 void BootstrapSocket::send_now(std::span<const std::byte> bytes) noexcept {
   std::vector<std::byte> sealed;
   if (seal_) bytes = sealed = seal_->seal(bytes);
-  [[maybe_unused]] const auto sent =
-      ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  unsent_.insert(unsent_.end(), bytes.begin(), bytes.end());
+  send_rest();
+}
+
+void BootstrapSocket::send_rest() noexcept {
+  if (unsent_.empty()) return;
+  const ssize_t sent = ::send(fd_.get(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  // A socket that takes nothing ever more is seen by reading from it.
+  if (sent > 0) unsent_.erase(unsent_.begin(), unsent_.begin() + sent);
 }
 
 void BootstrapSocket::refuse(const std::string& why, RecordKind kind) noexcept {

@@ -76,8 +76,10 @@ class BootstrapSocket {
 
   /// One whole record. Throws PeerLostError, TimeoutError.
   void send(std::span<const std::byte> bytes, const Deadline& deadline, const std::string& peer);
-  /// One whole record, as much of it as the kernel takes now; for last words.
+  /// One whole record, without waiting: what the kernel does not take now goes with the next, or with
+  /// send_rest().
   void send_now(std::span<const std::byte> bytes) noexcept;
+  void send_rest() noexcept;
 
   /// Tells the other side why not, and that nothing more comes.
   void refuse(const std::string& why, RecordKind kind = RecordKind::refuse) noexcept;
@@ -99,6 +101,7 @@ class BootstrapSocket {
 
   UniqueFd fd_;
   std::vector<std::byte> partial_;
+  std::vector<std::byte> unsent_;
   std::optional<RecordSeal> seal_;
 };
 

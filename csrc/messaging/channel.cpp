@@ -144,37 +144,51 @@ void Channel::post_message(const MessageHeader& header, const void* payload, siz
   if (slot_number == no_slot) work.inlined();
   const bool due = time_to_signal(slot_number);
   if (due || request) work.signaled();
-  post(std::move(work), {std::move(request), payload_bytes, "message", slot_number});
+  post(std::move(work),
+       {std::move(request), {0, payload_bytes}, "message", slot_number, Kind::message, true});
 }
 
-void Channel::post_piece(const std::shared_ptr<Request>& request, const PlannedWork& piece,
-                         uint64_t remote_address, uint32_t remote_key, std::optional<uint32_t> immediate) {
+void Channel::post_piece(const std::shared_ptr<Request>& request, const PlannedWork& piece, size_t rail,
+                         std::optional<uint32_t> immediate) {
   const bool is_read = request->kind() == RequestKind::read;
-  SendWork work = is_read ? SendWork::read(remote_address, remote_key, head_)
-                          : SendWork::write(remote_address, remote_key, head_);
+  uint64_t address = 0;
+  uint32_t key = 0;
+  if (piece.bytes > 0) {
+    const RemotePart& remote = request->remote()[piece.remote_part];
+    address = remote.address + piece.remote_offset;
+    key = remote.keys[rail];
+  }
+  SendWork work = is_read ? SendWork::read(address, key, head_) : SendWork::write(address, key, head_);
   for (uint32_t i = 0; i < piece.entry_count; ++i) {
     const PlannedEntry& entry = piece.entries[i];
     const LocalPart& part = request->parts()[entry.part];
-    work.add(part.data + entry.offset, static_cast<uint32_t>(entry.bytes), part.local_key);
+    work.add(part.data + entry.offset, static_cast<uint32_t>(entry.bytes), part.local_keys[rail]);
   }
   if (piece.inlined) work.inlined();
   if (immediate) work.immediate(*immediate);
   const bool due = time_to_signal(no_slot);
   if (due || piece.signalled) work.signaled();
-  post(std::move(work), {request, piece.bytes, request_kind_name(request->kind()), no_slot});
+  outstanding_bytes_ += piece.bytes;
+  post(std::move(work), {request,
+                         {piece.offset, piece.offset + piece.bytes},
+                         request_kind_name(request->kind()),
+                         no_slot,
+                         Kind::piece,
+                         immediate.has_value()});
 }
 
-void Channel::post_atomic(const std::shared_ptr<Request>& request, uint64_t remote_address,
-                          uint32_t remote_key) {
+void Channel::post_atomic(const std::shared_ptr<Request>& request, size_t rail) {
   const AtomicOperands& operands = request->operands();
-  SendWork work =
-      request->kind() == RequestKind::fetch_add
-          ? SendWork::fetch_add(remote_address, remote_key, operands.value, head_)
-          : SendWork::compare_swap(remote_address, remote_key, operands.expected, operands.value, head_);
+  const RemotePart& remote = request->remote().front();
+  SendWork work = request->kind() == RequestKind::fetch_add
+                      ? SendWork::fetch_add(remote.address, remote.keys[rail], operands.value, head_)
+                      : SendWork::compare_swap(remote.address, remote.keys[rail], operands.expected,
+                                               operands.value, head_);
   const uint16_t slot_number = take_slot();
   work.add(slot(slot_number), sizeof(uint64_t), slots_->local_key()).signaled();
   time_to_signal(slot_number);
-  post(std::move(work), {request, sizeof(uint64_t), request_kind_name(request->kind()), slot_number, true});
+  post(std::move(work),
+       {request, {0, sizeof(uint64_t)}, request_kind_name(request->kind()), slot_number, Kind::atomic});
 }
 
 std::span<const std::byte> Channel::arrived(const Completion& completion) const noexcept {
@@ -190,7 +204,9 @@ void Channel::post_returned_slots() {
 Channel::Posted& Channel::retire_one() noexcept {
   Posted& posted = posted_[tail_ % depth_];
   ++tail_;
-  if (posted.is_atomic) {
+  if (posted.fills_slot) ++fills_retired_;
+  if (posted.kind == Kind::piece) outstanding_bytes_ -= posted.range.end - posted.range.begin;
+  if (posted.kind == Kind::atomic) {
     uint64_t value;
     std::memcpy(&value, slot(posted.slot), sizeof value);
     posted.request->set_value(value);
@@ -199,10 +215,32 @@ Channel::Posted& Channel::retire_one() noexcept {
   return posted;
 }
 
+// The place behind the last of what the peer has seen.
+uint64_t Channel::end_of_delivered(uint64_t delivered) const noexcept {
+  uint64_t fills = fills_retired_;
+  uint64_t end = tail_;
+  for (uint64_t place = tail_; place < head_; ++place)
+    if (posted_[place % depth_].fills_slot && ++fills <= delivered) end = place + 1;
+  return end;
+}
+
+Channel::Unfinished Channel::unfinished(Posted& posted, bool delivered) noexcept {
+  Unfinished result{std::move(posted.request),
+                    posted.range,
+                    posted.kind == Kind::piece,
+                    posted.kind == Kind::atomic,
+                    posted.kind == Kind::piece && posted.fills_slot,
+                    delivered,
+                    {}};
+  if (posted.kind == Kind::message && posted.slot != no_slot)
+    result.message = {slot(posted.slot), sizeof(MessageHeader) + posted.range.end};
+  return result;
+}
+
 std::string Channel::describe(const Completion& completion) const {
   if (is_receive(completion)) return "receiving a message";
   const Posted& posted = posted_[completion.work_id() % depth_];
-  return std::string(posted.what) + " of " + std::to_string(posted.bytes) + " bytes";
+  return std::string(posted.what) + " of " + std::to_string(posted.range.end - posted.range.begin) + " bytes";
 }
 
 }  // namespace rdmatx

@@ -7,28 +7,48 @@
 
 namespace rdmatx {
 
-std::shared_ptr<Connection> Connection::create(const ContextResources& resources,
-                                               std::unique_ptr<Channel> channel, BootstrapSocket socket,
-                                               Path path, SlotCounts peer_slots, std::string peer) {
-  std::shared_ptr<Connection> connection(new Connection(resources, std::move(channel), std::move(socket),
-                                                        std::move(path), peer_slots, std::move(peer)));
+namespace {
+
+std::vector<Path> paths_of(const std::vector<Lane>& lanes) {
+  std::vector<Path> paths;
+  for (const Lane& lane : lanes) paths.push_back(lane.path);
+  return paths;
+}
+
+std::vector<size_t> remote_rails_of(const std::vector<Lane>& lanes) {
+  std::vector<size_t> rails;
+  for (const Lane& lane : lanes) rails.push_back(lane.remote_rail);
+  return rails;
+}
+
+}  // namespace
+
+std::shared_ptr<Connection> Connection::create(const ContextResources& resources, ConnectionParts parts) {
+  std::shared_ptr<Connection> connection(new Connection(resources, std::move(parts)));
   connection->waiting_.progress->add(connection, connection->socket_.fd());
   return connection;
 }
 
-Connection::Connection(const ContextResources& resources, std::unique_ptr<Channel> channel,
-                       BootstrapSocket socket, Path path, SlotCounts peer_slots, std::string peer)
+Connection::Connection(const ContextResources& resources, ConnectionParts parts)
     : waiting_(resources.waiting),
-      domain_(resources.domain),
-      peer_(std::move(peer)),
-      path_(std::move(path)),
-      channel_(std::move(channel)),
-      completion_queue_(channel_->completion_queue().get()),
-      limits_(channel_->limits(path_.max_message_bytes)),
-      verify_(path_.verify),
-      exchange_(*channel_, peer_),
-      socket_(std::move(socket)) {
-  exchange_.configure(peer_slots, limits_, verify_);
+      peer_(std::move(parts.peer)),
+      paths_(paths_of(parts.lanes)),
+      remote_rails_(remote_rails_of(parts.lanes)),
+      verify_(parts.verify),
+      is_listener_(parts.is_listener),
+      lanes_(std::move(parts.lanes)),
+      domains_(std::make_shared<const RailDomainList>(lanes_.domains())),
+      queues_(lanes_.size()),
+      limits_(lanes_.limits()),
+      exchange_(lanes_, parts.peer_slots, verify_, peer_),
+      socket_(std::move(parts.socket)) {
+  for (size_t i = 0; i < lanes_.size(); ++i) queues_[i] = lanes_[i].channel->completion_queue().get();
+}
+
+bool Connection::owns(const CompletionQueue* queue) const noexcept {
+  for (const auto& own : queues_)
+    if (own.load(std::memory_order_relaxed) == queue) return true;
+  return false;
 }
 
 void Connection::check_usable() const {
@@ -41,17 +61,17 @@ void Connection::check_open() const {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-std::shared_ptr<ProtectionDomain> Connection::usable_domain() {
+std::shared_ptr<const RailDomainList> Connection::usable_domains() {
   const CallerLock lock(*this);
   if (state_ != State::peer_closed) check_open();
-  return domain_;
+  return domains_;
 }
 
 std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t tag) {
   auto request = std::make_shared<Request>(RequestKind::send, tag, std::move(memory));
   // Outside the lock: it may take long.
   if (!Exchange::is_eager(request->capacity())) {
-    request->register_memory(usable_domain(), Access::none, limits_);
+    request->register_memory(*usable_domains(), Access::none, limits_);
     if (verify_) request->compute_checksum();
   }
   const CallerLock lock(*this);
@@ -64,7 +84,7 @@ std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t
 std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, TagChoice tag) {
   auto request = std::make_shared<Request>(RequestKind::receive, tag, std::move(memory));
   if (!Exchange::is_eager(request->capacity()))
-    request->register_memory(usable_domain(), Access::local_write | Access::remote_write, limits_);
+    request->register_memory(*usable_domains(), Access::local_write | Access::remote_write, limits_);
   const CallerLock lock(*this);
   if (state_ != State::peer_closed || !exchange_.waiting_message(tag)) check_open();
   guarded([&] { exchange_.receive(request); });
@@ -176,6 +196,16 @@ void Connection::time_out(const Request& request, double seconds, bool withdrawn
 ConnectionStats Connection::stats() {
   const CallerLock lock(*this);
   return exchange_.stats();
+}
+
+std::vector<RailStats> Connection::rail_stats() {
+  const CallerLock lock(*this);
+  std::vector<RailStats> stats;
+  for (const Lane& lane : lanes_) {
+    stats.push_back(lane.stats);
+    stats.back().alive = state_ == State::open && lane.state == Lane::State::alive;
+  }
+  return stats;
 }
 
 uint64_t Work::bytes() const {

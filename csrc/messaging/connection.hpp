@@ -9,8 +9,8 @@
 
 #include "base/export.hpp"
 #include "messaging/bootstrap.hpp"
-#include "messaging/channel.hpp"
 #include "messaging/exchange.hpp"
+#include "messaging/lanes.hpp"
 #include "messaging/path.hpp"
 #include "messaging/progress.hpp"
 #include "messaging/remote_key.hpp"
@@ -32,14 +32,25 @@ struct Waiting {
 
 /// What is made from a context is made of: given up when it is closed. Immutable after construction.
 struct ContextResources {
-  std::shared_ptr<ProtectionDomain> domain;
-  std::shared_ptr<RegistrationCache> registrations;  // of the domain
-  std::shared_ptr<CompletionChannel> events;
+  std::vector<Rail> rails;
+  /// The last rail is used for peers of the same host alone, and the others for all others.
+  bool last_is_for_same_host = false;
   Waiting waiting;
   /// Messages are to carry checksums.
   bool verify = false;
 
-  const std::shared_ptr<Device>& device() const noexcept { return domain->device(); }
+  const std::shared_ptr<Device>& device() const noexcept { return rails.front().device(); }
+  const Rail* same_host_rail() const noexcept { return last_is_for_same_host ? &rails.back() : nullptr; }
+};
+
+/// What a handshake makes, and a connection is made of.
+struct ConnectionParts {
+  std::vector<Lane> lanes;
+  BootstrapSocket socket;
+  SlotCounts peer_slots;
+  std::string peer;
+  bool verify = false;       ///< messages carry checksums
+  bool is_listener = false;  ///< this side accepted; the other one brings failed rails back
 };
 
 /// A connection to one peer: messages with tags, and reads and writes of its registered memory.
@@ -52,9 +63,7 @@ struct ContextResources {
 class RDMATX_API Connection final : public Progressing, public std::enable_shared_from_this<Connection> {
  public:
   /// Of an endpoint that has finished its handshake (establish.hpp).
-  static std::shared_ptr<Connection> create(const ContextResources& resources,
-                                            std::unique_ptr<Channel> channel, BootstrapSocket socket,
-                                            Path path, SlotCounts peer_slots, std::string peer);
+  static std::shared_ptr<Connection> create(const ContextResources& resources, ConnectionParts parts);
   ~Connection() override;
 
   /// Returns once the memory may be used again: for small messages at once, else when the peer has received
@@ -101,8 +110,11 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
   const std::string& peer() const noexcept { return peer_; }
-  const Path& path() const noexcept { return path_; }
+  /// The way of each rail.
+  const std::vector<Path>& paths() const noexcept { return paths_; }
+  bool verifies() const noexcept { return verify_; }
   ConnectionStats stats();
+  std::vector<RailStats> rail_stats();
 
   // Progressing.
   bool progress() noexcept override;
@@ -111,7 +123,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void arm() noexcept override;
   void event_came() noexcept override { armed_.store(false, std::memory_order_release); }
   bool wants_polling() const noexcept override { return wants_polling_.load(std::memory_order_relaxed); }
-  const CompletionQueue* completion_queue() const noexcept override { return completion_queue_; }
+  bool owns(const CompletionQueue* queue) const noexcept override;
 
  private:
   enum class State : uint8_t { open, peer_closed, failed, closed };
@@ -133,8 +145,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
     Connection& connection_;
   };
 
-  Connection(const ContextResources& resources, std::unique_ptr<Channel> channel, BootstrapSocket socket,
-             Path path, SlotCounts peer_slots, std::string peer);
+  Connection(const ContextResources& resources, ConnectionParts parts);
 
   void check_usable() const;
   std::shared_ptr<Request> start_send(OperationMemory memory, uint64_t tag);
@@ -142,6 +153,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::shared_ptr<Request> start_one_sided(std::shared_ptr<Request> request);
   std::shared_ptr<Request> start_atomic(RequestKind kind, const RemoteKey& key, uint64_t offset,
                                         AtomicOperands operands);
+  RemotePart remote_part(const RemoteKey& key, uint64_t offset, uint64_t bytes) const;
   /// Looks, under the lock, until `look()` finds something; what came before the end is still found after it.
   template <typename Look>
   auto wait_for_arrival(const Deadline& deadline, Look look);
@@ -149,14 +161,29 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   [[noreturn]] void time_out(const Request& request, double seconds, bool withdrawn);
 
   /// For registrations, which are made outside the lock. Throws where the connection has ended.
-  std::shared_ptr<ProtectionDomain> usable_domain();
+  std::shared_ptr<const RailDomainList> usable_domains();
 
   // Under the lock.
   void check_open() const;
   bool poll();
-  void handle(const Completion& completion);
-  void on_failed(const Completion& completion);
+  size_t poll_lane(size_t index);
+  void handle(size_t index, const Completion& completion);
+  void on_failed(size_t index, const Completion& completion);
   void read_socket();
+  void on_record(const BootstrapSocket::Record& record);
+
+  // Rails (connection_rails.cpp).
+  bool may_retire(size_t index, const Completion& completion) const;
+  void retire_lane(size_t index, const std::string& why);
+  void settle_lane(size_t index);
+  void on_rail_notice(RecordKind kind, const RailNotice& notice);
+  void on_rail_failed(size_t index, uint64_t delivered);
+  void on_rail_offer(size_t index, const RailNotice& offer);
+  void on_rail_answer(size_t index, const RailNotice& answer);
+  void revive_lane(size_t index);
+  void look_after_lanes();
+  void offer_lane(size_t index);
+  void say(RecordKind kind, const RailNotice& notice) { socket_.send_now(encode(kind, notice)); }
   void judge();
   void fail(std::exception_ptr failure, State state, const std::string& word_to_peer = {});
   // What goes wrong while posting ends the connection.
@@ -169,15 +196,18 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
       throw;
     }
   }
-  std::exception_ptr completion_failure(const Completion& completion) const;
+  std::exception_ptr completion_failure(size_t index, const Completion& completion) const;
   std::exception_ptr peer_lost(const std::string& why) const;
   std::exception_ptr closed_while_pending() const;
+  void destroy_channels() noexcept;
   void shut_down() noexcept;
 
   const Waiting waiting_;
-  std::shared_ptr<ProtectionDomain> domain_;  // under the lock; given up when closed
   const std::string peer_;
-  const Path path_;
+  const std::vector<Path> paths_;
+  const std::vector<size_t> remote_rails_;  // of the lanes
+  const bool verify_;
+  const bool is_listener_;
   std::mutex mutex_;
   std::atomic<int> callers_{0};
   std::atomic<bool> armed_{false};
@@ -186,10 +216,10 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::atomic<uint64_t> arrivals_{0};  // counts what may end a probe: messages, notifications, failures
   std::atomic<bool> quiet_{false};     // while closing: everything that was posted has completed
 
-  std::unique_ptr<Channel> channel_;
-  const CompletionQueue* const completion_queue_;  // to be recognized by, never used
+  Lanes lanes_;
+  std::shared_ptr<const RailDomainList> domains_;  // of the lanes, under the lock; given up when closed
+  std::vector<std::atomic<const CompletionQueue*>> queues_;  // of the lanes, to be recognized by
   const TransferLimits limits_;
-  const bool verify_;
   Exchange exchange_;
   BootstrapSocket socket_;
   State state_ = State::open;
@@ -203,6 +233,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::exception_ptr verdict_;
   Deadline::Clock::time_point verdict_at_;
   std::exception_ptr failure_;
+  Deadline::Clock::time_point lanes_looked_at_;
 };
 
 /// An operation that was started: wait for it, or look. Copies share it. May be used from any thread.

@@ -46,13 +46,8 @@ bool Connection::poll() {
   if (state_ != State::open) return false;
   size_t count = 0;
   try {
-    std::array<Completion, 16> completions;
-    count = channel_->poll(completions);
-    for (size_t i = 0; i < count && state_ == State::open; ++i) handle(completions[i]);
-    if (state_ == State::open && count > 0) {
-      channel_->post_returned_slots();
-      exchange_.flush();
-    }
+    for (size_t i = 0; i < lanes_.size() && state_ == State::open; ++i) count += poll_lane(i);
+    if (state_ == State::open && count > 0) exchange_.flush();
   } catch (...) {
     fail(std::current_exception(), State::failed, first_line(std::current_exception()));
   }
@@ -60,30 +55,52 @@ bool Connection::poll() {
   if (state_ == State::open) {
     if (closing_ && !goodbye_posted_) goodbye_posted_ = exchange_.post_goodbye();
     wants_polling_.store(exchange_.has_transfers(), std::memory_order_relaxed);
-    quiet_.store(goodbye_posted_ && channel_->idle(), std::memory_order_release);
+    quiet_.store(goodbye_posted_ && lanes_.idle(), std::memory_order_release);
   }
   if (count > 0) waiting_.progress->wake();
   return count > 0;
 }
 
-void Connection::handle(const Completion& completion) {
-  if (!completion.succeeded()) return on_failed(completion);
-  if (Channel::is_receive(completion)) {
-    if (Channel::is_notification(completion))
-      exchange_.notified(completion.immediate());
-    else
-      exchange_.handle(channel_->arrived(completion));
-    arrivals_.fetch_add(1, std::memory_order_release);
-    channel_->return_slot(completion);
-    return;
+size_t Connection::poll_lane(size_t index) {
+  Lane& lane = lanes_[index];
+  if (lane.state != Lane::State::alive) return 0;
+  std::array<Completion, 16> completions;
+  const size_t count = lane.channel->poll(completions);
+  std::string failed;
+  for (size_t i = 0; i < count && state_ == State::open; ++i) {
+    if (completions[i].succeeded() || !may_retire(index, completions[i]))
+      handle(index, completions[i]);
+    else if (failed.empty())
+      failed = lane.channel->describe(completions[i]) + ": " + status_name(completions[i].status());
   }
-  channel_->retire(completion, [this](std::shared_ptr<Request> request) { exchange_.complete(request); });
+  if (!failed.empty() && state_ == State::open) {
+    retire_lane(index, failed);
+    return count;
+  }
+  if (state_ == State::open && count > 0) lane.channel->post_returned_slots();
+  return count;
 }
 
-void Connection::on_failed(const Completion& completion) {
+void Connection::handle(size_t index, const Completion& completion) {
+  if (!completion.succeeded()) return on_failed(index, completion);
+  Channel& channel = *lanes_[index].channel;
+  if (!Channel::is_receive(completion))
+    return channel.retire(completion,
+                          [this](std::shared_ptr<Request> request) { exchange_.complete(request); });
+  channel.count_delivery();
+  if (Channel::is_notification(completion))
+    exchange_.notified(completion.immediate());
+  else
+    exchange_.handle(channel.arrived(completion));
+  arrivals_.fetch_add(1, std::memory_order_release);
+  channel.return_slot(completion);
+}
+
+void Connection::on_failed(size_t index, const Completion& completion) {
   if (verdict_) return;  // what follows the first failure is flushed
   read_socket();
-  const std::exception_ptr failure = completion_failure(completion);
+  if (state_ != State::open) return;
+  const std::exception_ptr failure = completion_failure(index, completion);
   const auto status = completion.status();
   // These may be the peer's end rather than ours: give its last words a moment.
   const bool peer_may_know =
@@ -94,27 +111,40 @@ void Connection::on_failed(const Completion& completion) {
 }
 
 void Connection::read_socket() {
-  if (peer_end_ != PeerEnd::alive || !socket_) return;
-  BootstrapSocket::Record record;
-  RecordProblem problem;
-  switch (socket_.try_receive(record, problem)) {
-    case BootstrapSocket::Arrival::nothing_yet:
-      return;
-    case BootstrapSocket::Arrival::closed:
-      peer_end_ = PeerEnd::gone;
-      peer_words_ = problem.text;
-      break;
-    case BootstrapSocket::Arrival::malformed:
-      peer_end_ = PeerEnd::broken;
-      peer_words_ = problem.text;
-      break;
-    case BootstrapSocket::Arrival::record:
-      peer_end_ = record.head.kind == RecordKind::goodbye ? PeerEnd::left : PeerEnd::broken;
-      peer_words_ = decode_text(record.body);
-      break;
+  while (peer_end_ == PeerEnd::alive && socket_ && state_ == State::open) {
+    BootstrapSocket::Record record;
+    RecordProblem problem;
+    switch (socket_.try_receive(record, problem)) {
+      case BootstrapSocket::Arrival::nothing_yet:
+        return socket_.send_rest();
+      case BootstrapSocket::Arrival::closed:
+        peer_end_ = PeerEnd::gone;
+        peer_words_ = problem.text;
+        break;
+      case BootstrapSocket::Arrival::malformed:
+        peer_end_ = PeerEnd::broken;
+        peer_words_ = problem.text;
+        break;
+      case BootstrapSocket::Arrival::record:
+        on_record(record);
+        break;
+    }
+    if (peer_end_ == PeerEnd::alive) continue;
+    peer_ended_at_ = Clock::now();
+    waiting_.progress->unwatch(socket_.fd());
   }
-  peer_ended_at_ = Clock::now();
-  waiting_.progress->unwatch(socket_.fd());
+}
+
+void Connection::on_record(const BootstrapSocket::Record& record) {
+  const RecordKind kind = record.head.kind;
+  if (kind >= RecordKind::rail_failed) {
+    const auto notice = decode_rail_notice(record.body);
+    if (notice && notice->lane < lanes_.size()) return on_rail_notice(kind, *notice);
+    peer_words_ = "it spoke of a rail that there is not";
+  } else {
+    peer_words_ = decode_text(record.body);
+  }
+  peer_end_ = kind == RecordKind::goodbye ? PeerEnd::left : PeerEnd::broken;
 }
 
 // Called when the completion queue is empty, so that what the peer sent before its end is handled first.
@@ -140,7 +170,12 @@ void Connection::judge() {
 void Connection::check_peer() noexcept {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || state_ != State::open) return;
-  read_socket();
+  try {
+    read_socket();
+    if (state_ == State::open && lanes_.size() > 1) look_after_lanes();
+  } catch (...) {
+    return fail(std::current_exception(), State::failed, first_line(std::current_exception()));
+  }
   if (peer_end_ != PeerEnd::alive || verdict_)
     while (poll()) {
     }
@@ -154,7 +189,7 @@ void Connection::fail(std::exception_ptr failure, State state, const std::string
   wants_polling_.store(false, std::memory_order_relaxed);
   quiet_.store(true, std::memory_order_release);
   // First the queue pair: then no device touches the memory that the requests let go.
-  channel_->destroy();
+  destroy_channels();
   exchange_.fail_all(failure_);
   if (socket_) {
     if (!word_to_peer.empty()) socket_.send_now(encode(RecordKind::failed, word_to_peer));
@@ -166,20 +201,28 @@ void Connection::fail(std::exception_ptr failure, State state, const std::string
   waiting_.progress->wake();
 }
 
+void Connection::destroy_channels() noexcept {
+  for (Lane& lane : lanes_) {
+    if (lane.channel) lane.channel->destroy();
+    lane.replacement.reset();
+  }
+}
+
 std::exception_ptr Connection::peer_lost(const std::string& why) const {
   return std::make_exception_ptr(PeerLostError(
       "the connection to " + peer_ + " is gone: " + why + ". ctx.connect() opens a new one", peer_));
 }
 
-std::exception_ptr Connection::completion_failure(const Completion& completion) const {
-  const std::string operation = channel_->describe(completion);
+std::exception_ptr Connection::completion_failure(size_t index, const Completion& completion) const {
+  const std::string operation = lanes_[index].channel->describe(completion);
+  const Path& path = lanes_[index].path;
   const std::string advice = status_advice(completion.status());
   std::string text = operation + " with " + peer_ + " failed: " + status_name(completion.status()) +
                      " (status " + std::to_string(static_cast<int>(completion.status())) + ", vendor error " +
                      std::to_string(completion.vendor_error()) + "). ";
   if (!advice.empty()) text += advice + (advice.back() == '.' ? " " : ". ");
-  text += "Local GID " + path_.local.gid.text() + ", remote GID " + path_.remote.gid.text() + ", " +
-          path_.text() + ". The connection is dead; ctx.connect() opens a new one";
+  text += "Local GID " + path.local.gid.text() + ", remote GID " + path.remote.gid.text() + ", " +
+          path.text() + ". The connection is dead; ctx.connect() opens a new one";
   return std::make_exception_ptr(CompletionError(text, static_cast<int>(completion.status()),
                                                  completion.vendor_error(), peer_, operation));
 }
@@ -188,7 +231,8 @@ void Connection::arm() noexcept {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || state_ != State::open || armed_.exchange(true)) return;
   try {
-    channel_->completion_queue()->arm();
+    for (Lane& lane : lanes_)
+      if (lane.state == Lane::State::alive) lane.channel->completion_queue()->arm();
   } catch (...) {
     fail(std::current_exception(), State::failed);
   }
@@ -236,13 +280,16 @@ void Connection::shut_down() noexcept {
   const int socket = socket_.fd();
   state_ = State::closed;
   arrivals_.fetch_add(1, std::memory_order_release);
-  channel_->destroy();
+  destroy_channels();
   exchange_.fail_all(closed_while_pending());
   waiting_.progress->remove(this, socket);
   if (was_open && socket_) socket_.send_now(encode(RecordKind::goodbye));
   socket_.close();
-  channel_.reset();  // after fail_all() the exchange leaves it alone
-  domain_.reset();
+  domains_.reset();
+  for (Lane& lane : lanes_) {
+    lane.rail = {};
+    lane.channel.reset();  // after fail_all() the exchange leaves it alone
+  }
   closed_.store(true, std::memory_order_release);
 }
 

@@ -15,6 +15,18 @@ std::shared_ptr<Request> Connection::start_one_sided(std::shared_ptr<Request> re
   return request;
 }
 
+// The key of a region, for each rail of this connection.
+RemotePart Connection::remote_part(const RemoteKey& key, uint64_t offset, uint64_t bytes) const {
+  RemotePart part{key.address + offset, bytes};
+  for (size_t rail = 0; rail < remote_rails_.size(); ++rail) {
+    if (remote_rails_[rail] >= key.key_count)
+      throw UsageError("this key is of a context with " + std::to_string(key.key_count) +
+                       " devices, and the peer of this connection has more: it is of another context");
+    part.keys[rail] = key.keys[remote_rails_[rail]];
+  }
+  return part;
+}
+
 std::shared_ptr<Request> Connection::write(OperationMemory memory, const RemoteKey& key, uint64_t offset,
                                            std::optional<uint32_t> notify) {
   check_usable();
@@ -24,8 +36,8 @@ std::shared_ptr<Request> Connection::write(OperationMemory memory, const RemoteK
   if (bytes <= limits_.inline_bytes)
     request->use_inline();
   else
-    request->register_memory(usable_domain(), Access::none, limits_);
-  if (bytes > 0) request->set_remote({{key.address + offset, bytes, key.key}});
+    request->register_memory(*usable_domains(), Access::none, limits_);
+  if (bytes > 0) request->set_remote({remote_part(key, offset, bytes)});
   request->set_notification(notify);
   return start_one_sided(std::move(request));
 }
@@ -35,8 +47,8 @@ std::shared_ptr<Request> Connection::read(OperationMemory memory, const RemoteKe
   key.check(offset, memory.bytes, RemoteAccess::read, "read");
   auto request = std::make_shared<Request>(RequestKind::read, TagChoice{}, std::move(memory));
   const uint64_t bytes = request->capacity();
-  request->register_memory(usable_domain(), Access::local_write, limits_);
-  if (bytes > 0) request->set_remote({{key.address + offset, bytes, key.key}});
+  request->register_memory(*usable_domains(), Access::local_write, limits_);
+  if (bytes > 0) request->set_remote({remote_part(key, offset, bytes)});
   return start_one_sided(std::move(request));
 }
 
@@ -49,10 +61,10 @@ std::shared_ptr<Request> Connection::write_many(std::vector<Block> blocks, std::
     const uint64_t bytes = block.memory.bytes;
     block.key.check(block.offset, bytes, RemoteAccess::write,
                     ("block " + std::to_string(i) + " of write_many").c_str());
-    planned.push_back({std::move(block.memory), {block.key.address + block.offset, bytes, block.key.key}});
+    planned.push_back({std::move(block.memory), remote_part(block.key, block.offset, bytes)});
   }
   auto request = std::make_shared<Request>(std::move(planned));
-  request->register_memory(usable_domain(), Access::none, limits_);
+  request->register_memory(*usable_domains(), Access::none, limits_);
   request->set_notification(notify);
   return start_one_sided(std::move(request));
 }
@@ -68,12 +80,13 @@ std::shared_ptr<Request> Connection::start_atomic(RequestKind kind, const Remote
         std::string(name) + " at offset " + std::to_string(offset) +
         ": the 8 bytes must lie at an address that is a multiple of 8, and the region starts at " +
         std::to_string(key.address % bytes) + " beyond one");
-  const DeviceAttributes& device = usable_domain()->device()->attributes();
+  const auto domains = usable_domains();
+  const DeviceAttributes& device = domains->front()->device()->attributes();
   if (!device.limits.atomics)
     throw UnavailableError(std::string(name) + ": device " + device.name +
                            " has no atomic operations; use messages instead");
   auto request = std::make_shared<Request>(kind, operands);
-  request->set_remote({{key.address + offset, bytes, key.key}});
+  request->set_remote({remote_part(key, offset, bytes)});
   return start_one_sided(std::move(request));
 }
 

@@ -1,5 +1,6 @@
 #include "messaging/context.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
@@ -8,18 +9,46 @@
 namespace rdmatx {
 namespace {
 
-std::shared_ptr<ContextResources> open_resources(std::shared_ptr<Device> device, double default_timeout,
+Rail open_rail(std::shared_ptr<Device> device) {
+  Rail rail;
+  rail.domain = ProtectionDomain::create(device);
+  rail.registrations = RegistrationCache::create(rail.domain, RegistrationPolicy::from_environment(*device));
+  rail.events = CompletionChannel::create(std::move(device));
+  return rail;
+}
+
+std::shared_ptr<ContextResources> open_resources(const OpenedDevices& opened, double default_timeout,
                                                  bool verify) {
   Deadline{default_timeout};  // throws where it is no timeout
+  if (opened.devices.size() > max_rails)
+    throw UsageError("a context takes at most " + std::to_string(max_rails) + " devices, and got " +
+                     std::to_string(opened.devices.size()));
   auto resources = std::make_shared<ContextResources>();
-  const RegistrationPolicy policy = RegistrationPolicy::from_environment(*device);
-  resources->domain = ProtectionDomain::create(device);
-  resources->registrations = RegistrationCache::create(resources->domain, policy);
-  resources->events = CompletionChannel::create(std::move(device));
-  resources->waiting.progress = std::make_shared<Progress>(resources->events);
+  std::vector<std::shared_ptr<CompletionChannel>> events;
+  for (const auto& device : opened.devices) {
+    const auto same = std::find_if(resources->rails.begin(), resources->rails.end(),
+                                   [&](const Rail& rail) { return rail.device() == device; });
+    if (same != resources->rails.end()) {
+      resources->rails.push_back(Rail(*same));
+      continue;
+    }
+    resources->rails.push_back(open_rail(device));
+    events.push_back(resources->rails.back().events);
+  }
+  resources->last_is_for_same_host = opened.last_is_for_same_host;
+  resources->waiting.progress = std::make_shared<Progress>(std::move(events));
   resources->waiting.default_timeout = default_timeout;
   resources->verify = verify;
   return resources;
+}
+
+std::string names_of(const ContextResources& resources) {
+  std::string names;
+  for (const Rail& rail : resources.rails) {
+    if (&rail == resources.same_host_rail()) continue;
+    names += (names.empty() ? "" : ",") + rail.device()->name();
+  }
+  return names;
 }
 
 // What is asked for remotely; local writing comes with it only where others write, or the memory may be
@@ -41,17 +70,28 @@ Region::Region(std::shared_ptr<ContextResources> resources, OperationMemory memo
       bytes_(memory.bytes),
       readonly_(readonly),
       access_(access) {
-  const DeviceLimits& limits = resources->device()->attributes().limits;
-  if (bytes_ > limits.max_mr_size)
-    throw UsageError("a region of " + std::to_string(bytes_) + " bytes is more than device " +
-                     resources->device()->name() + " registers at once (" +
-                     std::to_string(limits.max_mr_size) + " bytes): register it in parts");
+  for (const Rail& rail : resources->rails) {
+    const DeviceLimits& limits = rail.device()->attributes().limits;
+    if (bytes_ > limits.max_mr_size)
+      throw UsageError("a region of " + std::to_string(bytes_) + " bytes is more than device " +
+                       rail.device()->name() + " registers at once (" + std::to_string(limits.max_mr_size) +
+                       " bytes): register it in parts");
+  }
   if (readonly && (access & (RemoteAccess::write | RemoteAccess::atomic)))
     throw UsageError(
         "this memory is read-only, and others are to write to it: register it with access=\"r\", or "
         "pass memory that may be written");
-  region_ = MemoryRegion::create(resources->domain, data_, bytes_, verbs_access(access, readonly),
-                                 std::move(memory.keepalive));
+  auto regions = std::make_shared<RailRegions>();
+  for (const Rail& rail : resources->rails) {
+    const auto same = std::find_if(regions->begin(), regions->end(), [&](const auto& region) {
+      return region->protection_domain() == rail.domain;
+    });
+    regions->push_back(same != regions->end()
+                           ? *same
+                           : MemoryRegion::create(rail.domain, data_, bytes_, verbs_access(access, readonly),
+                                                  memory.keepalive));
+  }
+  regions_ = std::move(regions);
 }
 
 Region::~Region() {
@@ -59,37 +99,43 @@ Region::~Region() {
 }
 
 void Region::close() {
-  std::shared_ptr<MemoryRegion> gone;
+  std::shared_ptr<const RailRegions> gone;
   {
     const std::lock_guard lock(mutex_);
-    gone = std::move(region_);
+    gone = std::move(regions_);
   }
 }
 
 bool Region::closed() const {
   const std::lock_guard lock(mutex_);
-  return !region_;
+  return !regions_;
 }
 
-std::shared_ptr<MemoryRegion> Region::registration() const {
+std::shared_ptr<const RailRegions> Region::registration() const {
   check_not_forked(generation_);
   const std::lock_guard lock(mutex_);
-  if (!region_) throw ClosedError("the region was closed: register the memory again");
-  return region_;
+  if (!regions_) throw ClosedError("the region was closed: register the memory again");
+  return regions_;
 }
 
 RemoteKey Region::key() const {
-  const std::shared_ptr<MemoryRegion> region = registration();
-  return {region->remote_address(), bytes_, region->remote_key(), access_};
+  const std::shared_ptr<const RailRegions> regions = registration();
+  RemoteKey key{regions->front()->remote_address(), bytes_, access_, static_cast<uint8_t>(regions->size())};
+  for (size_t rail = 0; rail < regions->size(); ++rail) key.keys[rail] = (*regions)[rail]->remote_key();
+  return key;
 }
 
-Context::Context(const std::string& device, Provider provider, double default_timeout, bool verify)
-    : Context(open_device(device, provider), default_timeout, verify) {}
+Context::Context(const std::vector<std::string>& devices, Provider provider, double default_timeout,
+                 bool verify)
+    : Context(open_devices(devices, provider), default_timeout, verify) {}
 
 Context::Context(std::shared_ptr<Device> device, double default_timeout, bool verify)
-    : resources_(open_resources(std::move(device), default_timeout, verify)),
+    : Context(OpenedDevices{{std::move(device)}, false}, default_timeout, verify) {}
+
+Context::Context(OpenedDevices devices, double default_timeout, bool verify)
+    : resources_(open_resources(devices, default_timeout, verify)),
       waiting_(resources_->waiting),
-      device_(resources_->device()->name()),
+      device_(names_of(*resources_)),
       provider_(resources_->device()->attributes().provider) {}
 
 Context::~Context() {
@@ -146,12 +192,11 @@ std::shared_ptr<Region> Context::register_memory(OperationMemory memory, bool re
 
 void Context::close() {
   if (process_generation() != waiting_.generation) return;  // the parent's: left alone
-  std::shared_ptr<RegistrationCache> registrations;
+  std::shared_ptr<ContextResources> resources;
   {
     const std::lock_guard lock(mutex_);
     if (!resources_) return;
-    registrations = resources_->registrations;
-    resources_.reset();
+    resources = std::move(resources_);
   }
   std::exception_ptr interrupted;
   const auto close_all = [&](const auto& list) {
@@ -171,7 +216,7 @@ void Context::close() {
     if (const auto connection = weak.lock()) connection->expect_close();
   close_all(*connections);
   close_all(regions_);
-  registrations->close();
+  for (const Rail& rail : resources->rails) rail.registrations->close();
   waiting_.progress->stop();
   if (interrupted) std::rethrow_exception(interrupted);
 }
@@ -182,20 +227,34 @@ bool Context::closed() const {
 }
 
 RegistrationStats Context::registration_stats() const {
-  return usable()->registrations->stats();
+  const auto resources = usable();
+  RegistrationStats sum;
+  for (size_t i = 0; i < resources->rails.size(); ++i) {
+    const auto& cache = resources->rails[i].registrations;
+    const bool counted =
+        std::any_of(resources->rails.begin(), resources->rails.begin() + static_cast<std::ptrdiff_t>(i),
+                    [&](const Rail& rail) { return rail.registrations == cache; });
+    if (!counted) sum += cache->stats();
+  }
+  return sum;
 }
 
 std::string Context::describe() const {
-  const std::shared_ptr<Device> device = usable()->device();
-  const DeviceAttributes& attributes = device->attributes();
-  std::string text = "device " + attributes.name + ", provider " + attributes.provider;
-  for (int number = 1; number <= attributes.port_count; ++number) {
-    const PortAttributes port = device->query_port(number);
-    text += "\n  port " + std::to_string(number) + ": " + port_state_name(port.state) + ", " +
-            link_layer_name(port.link_layer) + ", MTU " + std::to_string(port.active_mtu);
-    for (const GidEntry& entry : device->query_gids(number))
-      text += "\n    GID " + std::to_string(entry.index) + ": " + entry.gid.text() + " (" +
-              gid_type_name(entry.type) + ")";
+  const auto resources = usable();
+  std::string text;
+  for (const Rail& rail : resources->rails) {
+    const Device& device = *rail.device();
+    const DeviceAttributes& attributes = device.attributes();
+    text += (text.empty() ? "device " : "\ndevice ") + attributes.name + ", provider " + attributes.provider;
+    if (&rail == resources->same_host_rail()) text += ", for peers of this host";
+    for (int number = 1; number <= attributes.port_count; ++number) {
+      const PortAttributes port = device.query_port(number);
+      text += "\n  port " + std::to_string(number) + ": " + port_state_name(port.state) + ", " +
+              link_layer_name(port.link_layer) + ", MTU " + std::to_string(port.active_mtu);
+      for (const GidEntry& entry : device.query_gids(number))
+        text += "\n    GID " + std::to_string(entry.index) + ": " + entry.gid.text() + " (" +
+                gid_type_name(entry.type) + ")";
+    }
   }
   return text;
 }

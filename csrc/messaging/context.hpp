@@ -25,7 +25,7 @@ class RDMATX_API Region {
   bool closed() const;
   RemoteKey key() const;
   /// The registration; throws ClosedError.
-  std::shared_ptr<MemoryRegion> registration() const;
+  std::shared_ptr<const RailRegions> registration() const;
   void* data() const noexcept { return data_; }
   uint64_t bytes() const noexcept { return bytes_; }
   uint16_t access() const noexcept { return access_; }
@@ -38,21 +38,23 @@ class RDMATX_API Region {
   const bool readonly_;
   const uint16_t access_;
   mutable std::mutex mutex_;
-  std::shared_ptr<MemoryRegion> region_;
+  std::shared_ptr<const RailRegions> regions_;
 };
 
-/// A device opened for use: where connections, listeners and regions come from. Regions and connections of
-/// one context belong together.
+/// One device opened for use, or several, the rails: where connections, listeners and regions come from.
+/// Regions and connections of one context belong together.
 ///
-/// Owns the device, one protection domain, and the progress of its connections: a key is of use over every
-/// connection of the context that made it, and over no other. Closing it closes what was
-/// made from it. Thread-safe.
+/// Owns the devices, a protection domain in each, and the progress of its connections: a key is of use over
+/// every connection of the context that made it, and over no other. Closing it closes what was made from it.
+/// Thread-safe.
 class RDMATX_API Context {
  public:
-  /// An empty device is whichever serves. `default_timeout` in seconds holds wherever none is given; `verify`
-  /// has messages carry checksums.
-  Context(const std::string& device, Provider provider, double default_timeout, bool verify = false);
-  /// On a device that is open already (tests, several contexts on one device).
+  /// No device is whichever serves (open_devices()). `default_timeout` in seconds holds wherever none is
+  /// given; `verify` has messages carry checksums.
+  Context(const std::vector<std::string>& devices, Provider provider, double default_timeout,
+          bool verify = false);
+  /// On devices that are open already (tests, several contexts on one device).
+  Context(OpenedDevices devices, double default_timeout, bool verify = false);
   Context(std::shared_ptr<Device> device, double default_timeout, bool verify = false);
   ~Context();
 
@@ -66,11 +68,12 @@ class RDMATX_API Context {
   void close();
   bool closed() const;
 
+  /// Of all rails: "rxe0,rxe1".
   const std::string& device_name() const noexcept { return device_; }
   const std::string& provider() const noexcept { return provider_; }
   double default_timeout() const noexcept { return waiting_.default_timeout; }
   RegistrationStats registration_stats() const;
-  /// A few lines: the device, its ports and addresses.
+  /// A few lines: each device, its ports and addresses.
   std::string describe() const;
 
  private:

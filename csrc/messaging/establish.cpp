@@ -6,36 +6,65 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
+#include "messaging/rail_pairing.hpp"
 
 namespace rdmatx {
 
-Endpoint::Endpoint(std::shared_ptr<ContextResources> resources)
-    : resources_(std::move(resources)),
-      channel_(std::make_unique<Channel>(resources_->domain, resources_->events)) {
-  const Device& device = *resources_->device();
+namespace {
+
+RailRecord describe_rail(const Rail& rail, bool same_host_only, bool alone) {
+  const Device& device = *rail.device();
   const DeviceLimits& limits = device.attributes().limits;
+  RailRecord record;
+  record.provider = device.attributes().provider;
+  record.device = device.name();
+  try {
+    record.candidates = gather_candidates(device);
+  } catch (const UnavailableError& error) {
+    if (alone) throw;
+    log(LogLevel::warning, std::string("a connection goes without one of its rails: ") + error.what());
+    return record;
+  }
+  record.max_rd_atomic =
+      static_cast<uint8_t>(std::clamp(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 0, 16));
+  const double gigabits = device.query_port(record.candidates.front().port).gigabits_per_second;
+  record.megabits_per_second = static_cast<uint32_t>(std::max(1.0, gigabits * 1000));
+  record.same_host_only = same_host_only;
+  return record;
+}
+
+}  // namespace
+
+Endpoint::Endpoint(std::shared_ptr<ContextResources> resources)
+    : resources_(std::move(resources)), channels_(resources_->rails.size()) {
   record_.host_id = host_id();
-  record_.verify = resources_->verify;
   record_.process_id = static_cast<uint32_t>(::getpid());
-  record_.provider = device.attributes().provider;
-  record_.device = device.name();
-  record_.candidates = gather_candidates(device);
-  const GidCandidate& first = record_.candidates.front();
-  const Address own = channel_->local_address(first.port, first.index);
-  record_.queue_pair_number = own.queue_pair_number;
-  record_.packet_sequence_number = own.packet_sequence_number;
   record_.slots = ProtocolSizes::slots;
   record_.slot_bytes = ProtocolSizes::slot_bytes;
-  record_.max_rd_atomic =
-      static_cast<uint8_t>(std::clamp(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 0, 16));
+  record_.verify = resources_->verify;
+  for (const Rail& rail : resources_->rails)
+    record_.rails.push_back(
+        describe_rail(rail, &rail == resources_->same_host_rail(), resources_->rails.size() == 1));
+}
+
+void Endpoint::create_channel(size_t rail) {
+  const Rail& of = resources_->rails[rail];
+  channels_[rail] = std::make_unique<Channel>(of.domain, of.events);
+  RailRecord& record = record_.rails[rail];
+  const GidCandidate& first = record.candidates.front();
+  const Address own = channels_[rail]->local_address(first.port, first.index);
+  record.queue_pair_number = own.queue_pair_number;
+  record.packet_sequence_number = own.packet_sequence_number;
+}
+
+const HandshakeRecord& Endpoint::offer() {
+  for (size_t rail = 0; rail < channels_.size(); ++rail)
+    if (!record_.rails[rail].candidates.empty()) create_channel(rail);
+  return record_;
 }
 
 void Endpoint::check_peer(const HandshakeRecord& peer) const {
-  if (peer.provider != record_.provider)
-    throw UnavailableError(
-        "one side uses provider " + record_.provider + " (" + record_.device + ") and the other " +
-        peer.provider + " (" + peer.device +
-        "): open both contexts with the same provider, Context(provider=\"soft\") or \"system\"");
   if (peer.slot_bytes != record_.slot_bytes)
     throw UnavailableError("the two sides' message slots differ (" + std::to_string(record_.slot_bytes) +
                            " and " + std::to_string(peer.slot_bytes) +
@@ -43,44 +72,67 @@ void Endpoint::check_peer(const HandshakeRecord& peer) const {
 }
 
 HandshakeRecord Endpoint::answer(const HandshakeRecord& hello) {
+  is_listener_ = true;
   check_peer(hello);
   const bool same_host = hello.host_id == record_.host_id;
-  const auto choice = choose_gids(record_.candidates, hello.candidates, same_host);
-  if (!choice) throw UnavailableError(explain_no_pair(record_.candidates, hello.candidates, same_host));
-  connect(hello, choice->local, choice->remote, choice->reason);
+  const std::vector<RailChoice> choices = pair_rails(record_.rails, hello.rails, same_host);
+  if (choices.empty()) throw UnavailableError(explain_no_rails(record_.rails, hello.rails, same_host));
+  for (const RailChoice& choice : choices) create_channel(choice.listener_rail);
+  connect(hello, choices);
   HandshakeRecord accept = record_;
-  accept.chosen_listener = static_cast<uint16_t>(choice->local);
-  accept.chosen_connector = static_cast<uint16_t>(choice->remote);
-  accept.reason = choice->reason;
+  accept.choices = choices;
   return accept;
 }
 
 void Endpoint::conclude(const HandshakeRecord& accept) {
   check_peer(accept);
-  if (accept.chosen_connector >= record_.candidates.size() ||
-      accept.chosen_listener >= accept.candidates.size())
+  bool sensible = !accept.choices.empty();
+  for (const RailChoice& choice : accept.choices)
+    sensible = sensible && choice.connector_rail < channels_.size() && channels_[choice.connector_rail] &&
+               choice.listener_rail < accept.rails.size() &&
+               choice.connector_candidate < record_.rails[choice.connector_rail].candidates.size() &&
+               choice.listener_candidate < accept.rails[choice.listener_rail].candidates.size();
+  if (!sensible)
     throw UnavailableError(
         "the listener chose an address that nobody has: install the same rdmatx on both sides");
-  connect(accept, accept.chosen_connector, accept.chosen_listener, accept.reason);
+  connect(accept, accept.choices);
 }
 
-void Endpoint::connect(const HandshakeRecord& peer, size_t local, size_t remote, std::string reason) {
-  path_.local = record_.candidates[local];
-  path_.remote = peer.candidates[remote];
-  path_.provider = record_.provider;
-  path_.device = record_.device;
-  path_.reason = std::move(reason);
-  path_.verify = record_.verify || peer.verify;
-  path_.max_message_bytes = resources_->device()->query_port(path_.local.port).max_message_bytes;
+void Endpoint::connect(const HandshakeRecord& peer, const std::vector<RailChoice>& choices) {
   peer_slots_ = peer.slots;
-  channel_->connect(address_of(path_.local, record_.queue_pair_number, record_.packet_sequence_number),
-                    address_of(path_.remote, peer.queue_pair_number, peer.packet_sequence_number),
-                    std::min(record_.max_rd_atomic, peer.max_rd_atomic));
+  verify_ = record_.verify || peer.verify;
+  for (const RailChoice& choice : choices) {
+    const size_t mine = is_listener_ ? choice.listener_rail : choice.connector_rail;
+    const size_t theirs = is_listener_ ? choice.connector_rail : choice.listener_rail;
+    if (!channels_[mine])
+      throw UnavailableError("the listener chose a rail twice: install the same rdmatx on both sides");
+    const RailRecord& own = record_.rails[mine];
+    const RailRecord& other = peer.rails[theirs];
+    Lane lane;
+    lane.rail = resources_->rails[mine];
+    lane.remote_rail = theirs;
+    lane.weight = std::min(own.megabits_per_second, std::max(1u, other.megabits_per_second));
+    lane.max_rd_atomic = std::min(own.max_rd_atomic, other.max_rd_atomic);
+    lane.path.local = own.candidates[is_listener_ ? choice.listener_candidate : choice.connector_candidate];
+    lane.path.remote =
+        other.candidates[is_listener_ ? choice.connector_candidate : choice.listener_candidate];
+    lane.path.provider = own.provider;
+    lane.path.device = own.device;
+    lane.path.reason = choice.reason;
+    lane.path.max_message_bytes = lane.rail.device()->query_port(lane.path.local.port).max_message_bytes;
+    lane.channel = std::move(channels_[mine]);
+    lane.channel->connect(address_of(lane.path.local, own.queue_pair_number, own.packet_sequence_number),
+                          address_of(lane.path.remote, other.queue_pair_number, other.packet_sequence_number),
+                          lane.max_rd_atomic);
+    lanes_.push_back(std::move(lane));
+  }
+  channels_.clear();
 }
 
 std::shared_ptr<Connection> Endpoint::finish(BootstrapSocket socket, std::string peer) {
-  return Connection::create(*resources_, std::move(channel_), std::move(socket), std::move(path_),
-                            peer_slots_, std::move(peer));
+  ConnectionParts parts{std::move(lanes_), std::move(socket), peer_slots_,
+                        std::move(peer),   verify_,           is_listener_};
+  return Connection::create(*resources_, std::move(parts));
 }
 
 namespace {
@@ -123,9 +175,10 @@ std::shared_ptr<Connection> establish(const std::shared_ptr<ContextResources>& r
                                       const Deadline& deadline) {
   // Before the socket, so that a listener is not kept waiting: it gives quiet ones up where many knock.
   Endpoint endpoint(resources);
+  const HandshakeRecord& hello = endpoint.offer();
   BootstrapSocket socket = BootstrapSocket::connect(address, deadline);
   if (secret) authenticate(socket, *secret, deadline, address);
-  socket.send(encode(RecordKind::hello, endpoint.record()), deadline, address);
+  socket.send(encode(RecordKind::hello, hello), deadline, address);
   RecordProblem problem;
   const auto accept = decode_handshake(expect(socket, RecordKind::accept, deadline, address).body, problem);
   if (!accept) throw UnavailableError("handshake with " + address + " failed: " + problem.text);

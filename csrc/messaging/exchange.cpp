@@ -8,8 +8,7 @@
 namespace rdmatx {
 
 bool Exchange::try_send(uint64_t tag, const void* data, uint64_t bytes) {
-  if (!is_eager(bytes) || !data_.empty() || !credits_.has_data() || !channel_.can_post_message(bytes))
-    return false;
+  if (!is_eager(bytes) || !data_.empty() || !credits_.has_data() || !can_post_message(bytes)) return false;
   MessageHeader header{MessageKind::eager};
   header.tag = tag;
   header.bytes = bytes;
@@ -73,7 +72,7 @@ void Exchange::post(MessageHeader header, const void* payload, size_t payload_by
   const Credits::Returned returned = credits_.collect();
   header.data_credits = returned.data;
   header.control_credits = returned.control;
-  channel_.post_message(header, payload, payload_bytes, std::move(request));
+  lanes_.messages()->post_message(header, payload, payload_bytes, std::move(request));
 }
 
 void Exchange::post_data(const std::shared_ptr<Request>& request) {
@@ -96,40 +95,43 @@ void Exchange::post_data(const std::shared_ptr<Request>& request) {
 }
 
 void Exchange::flush() {
-  if (ended_) return;
-  channel_.begin_batch();
+  Channel* channel = lanes_.messages();
+  if (ended_ || !channel) return;
+  channel->begin_batch();
+  flush_again();
   flush_control();
   flush_transfers();
   flush_notifications();
   while (!data_.empty() && credits_.has_data()) {
     const uint64_t bytes = data_.front()->capacity();
-    if (!channel_.can_post_message(is_eager(bytes) ? bytes : 0)) break;
+    if (!can_post_message(is_eager(bytes) ? bytes : 0)) break;
     const std::shared_ptr<Request> request = std::move(data_.front());
     data_.pop_front();
     post_data(request);
   }
-  if (credits_.due() && channel_.can_post_message(0)) post({MessageKind::credit}, nullptr, 0);
-  channel_.end_batch();
+  if (credits_.due() && can_post_message(0)) post({MessageKind::credit}, nullptr, 0);
+  channel->end_batch();
 }
 
 void Exchange::flush_control() {
   while (!control_.empty() && credits_.has_control()) {
     Control& next = control_.front();
-    const size_t bytes = next.parts.size() * sizeof(RemotePart);
-    if (!channel_.can_post_message(bytes)) break;
+    const size_t bytes = next.parts.size() * RemotePart::wire_bytes(lanes_.size());
+    if (!can_post_message(bytes)) break;
     credits_.spend_control();
     if (next.request) {  // its last
       next.request->add_outstanding();
       next.request->set_all_posted(true);
     }
-    post(next.header, next.parts.data(), bytes, std::move(next.request));
+    encode_parts(next.parts, lanes_.size(), encoded_parts_);
+    post(next.header, encoded_parts_.data(), bytes, std::move(next.request));
     control_.pop_front();
   }
 }
 
 bool Exchange::post_goodbye() {
-  if (!channel_.can_post_message(0)) return false;
-  channel_.ask_for_completion();
+  if (!can_post_message(0)) return false;
+  lanes_.messages()->ask_for_completion();
   post({MessageKind::goodbye}, nullptr, 0);
   return true;
 }
@@ -139,7 +141,9 @@ void Exchange::fail_all(const std::exception_ptr& failure) {
   const auto fail = [&](const std::shared_ptr<Request>& request) {
     if (request && !request->finished()) request->fail(failure);
   };
-  channel_.drain(fail);
+  for (Lane& lane : lanes_)
+    if (lane.channel) lane.channel->drain(0, [&](Channel::Unfinished work) { fail(work.request); });
+  for (const Again& message : again_) fail(message.request);
   for (const auto& transfer : transfers_) fail(transfer->request());
   for (const auto& request : notifying_) fail(request);
   for (const auto& request : one_sided_) fail(request);
@@ -148,6 +152,7 @@ void Exchange::fail_all(const std::exception_ptr& failure) {
   for (const auto& [id, request] : asked_) fail(request);
   for (const auto& [id, request] : writing_) fail(request);
   matcher_.drain_posted(fail);
+  again_.clear();
   transfers_.clear();
   notifying_.clear();
   one_sided_.clear();

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "messaging/channel.hpp"
 #include "messaging/credits.hpp"
+#include "messaging/lanes.hpp"
 #include "messaging/matcher.hpp"
 #include "messaging/transfers.hpp"
 
@@ -46,13 +46,9 @@ struct WaitingMessage {
 /// it under its lock. A peer that breaks the protocol makes handle() throw Error.
 class Exchange {
  public:
-  Exchange(Channel& channel, std::string peer) : channel_(channel), peer_(std::move(peer)) {}
-  /// What the handshake settled.
-  void configure(SlotCounts peer_slots, const TransferLimits& limits, bool verify) {
-    credits_ = Credits(ProtocolSizes::slots, peer_slots);
-    limits_ = limits;
-    verify_ = verify;
-  }
+  /// `verify`: messages carry checksums.
+  Exchange(Lanes& lanes, SlotCounts peer_slots, bool verify, std::string peer)
+      : lanes_(lanes), peer_(std::move(peer)), credits_(ProtocolSizes::slots, peer_slots), verify_(verify) {}
 
   static bool is_eager(uint64_t bytes) noexcept { return bytes <= ProtocolSizes::eager_bytes; }
 
@@ -87,13 +83,17 @@ class Exchange {
   bool post_goodbye();
   bool peer_said_goodbye() const noexcept { return peer_said_goodbye_; }
 
+  /// A rail failed, and the peer has told how many messages and notifications it got over it: what it did not
+  /// get is sent again over the others, as soon as flush() can.
+  void settle(Channel& failed, uint64_t delivered);
+
   /// Ends everything that is pending, for good. Messages that came whole stay receivable.
   void fail_all(const std::exception_ptr& failure);
   /// Throws, once, where an eager message of ours turned out not to fit.
   void check_late_refusal();
   /// Work that the device moves without us, or that waits for our next flush().
   bool has_transfers() const noexcept {
-    return !transfers_.empty() || !notifying_.empty() || !writing_.empty() || active_ > 0;
+    return !transfers_.empty() || !notifying_.empty() || !writing_.empty() || !again_.empty() || active_ > 0;
   }
   ConnectionStats stats() const;
 
@@ -109,6 +109,21 @@ class Exchange {
     MessageHeader header;
     std::vector<RemotePart> parts;
     std::shared_ptr<Request> request;  // handed back when the message was delivered
+  };
+  // A message that a rail failed to deliver: as it was, since its credit is spent and that in it is owed.
+  struct Again {
+    std::vector<std::byte> message;
+    std::shared_ptr<Request> request;
+  };
+  // What is left to do of a request whose work a failed rail had.
+  struct Leftover {
+    std::shared_ptr<Request> request;
+    std::vector<TransferRange> ranges;
+  };
+  struct Leftovers {
+    std::vector<Leftover> transfers;
+    std::vector<std::shared_ptr<Request>> notifying;
+    std::vector<Again> messages;
   };
   using Requests = std::unordered_map<uint64_t, std::shared_ptr<Request>>;
 
@@ -126,26 +141,40 @@ class Exchange {
   void check_sum(uint32_t found, const MessageHeader& header) const;
   bool over_budget() const noexcept;
   std::shared_ptr<Request> take(Requests& requests, uint64_t id, const char* what);
+  bool can_post_message(size_t bytes) noexcept {
+    Channel* channel = lanes_.messages();
+    return channel && again_.empty() && channel->can_post_message(bytes);
+  }
+  void flush_again();
   void flush_control();
   void flush_transfers();
   void flush_notifications();
-  bool may_notify() const noexcept { return notifying_.empty() && credits_.has_data(); }
+  bool may_notify(const std::shared_ptr<Request>& request) const noexcept {
+    return !notifying_.empty() && notifying_.front() == request && credits_.has_data();
+  }
   bool post_at_once(const std::shared_ptr<Request>& request);
   void end_of_posting(const Transfer& transfer);
+  void tell_finish(const std::shared_ptr<Request>& request);
+  void end_of_pieces(const std::shared_ptr<Request>& request);
+  void end_flushes();
+  void take_over(Channel::Unfinished work, Leftovers& leftovers);
+  void take_over_message(Channel::Unfinished work, Leftovers& leftovers);
+  void take_over_atomic(const std::shared_ptr<Request>& request);
+  void resume(Leftovers leftovers);
   void sent_notification() noexcept;
   void post_data(const std::shared_ptr<Request>& request);
   void post(MessageHeader header, const void* payload, size_t payload_bytes,
             std::shared_ptr<Request> request = {});
 
-  Channel& channel_;
-  std::string peer_;
-  TransferLimits limits_;
-  Credits credits_{ProtocolSizes::slots, {}};
+  Lanes& lanes_;
+  const std::string peer_;
+  Credits credits_;
   Matcher<std::shared_ptr<Request>, Unexpected> matcher_;
   std::deque<std::shared_ptr<Request>> data_;  // sends in order, not posted yet
   std::deque<Control> control_;                // answers, not posted yet
+  std::deque<Again> again_;                    // before everything else
   std::deque<std::unique_ptr<Transfer>> transfers_;
-  std::deque<std::shared_ptr<Request>> notifying_;  // writes whose notification could not go with them
+  std::deque<std::shared_ptr<Request>> notifying_;  // writes, in order, whose notification was not posted
   std::deque<std::shared_ptr<Request>> one_sided_;  // in the order they were started, flushes among them
   std::deque<uint32_t> notifications_;              // of the peer, not taken yet
   uint64_t notification_credits_held_ = 0;
@@ -155,7 +184,8 @@ class Exchange {
   uint64_t next_id_ = 1;
   uint64_t unexpected_bytes_ = 0;
   std::vector<std::vector<std::byte>> spare_payloads_;
-  bool verify_ = false;
+  std::vector<std::byte> encoded_parts_;
+  const bool verify_;
   bool peer_said_goodbye_ = false;
   bool ended_ = false;
   std::exception_ptr late_refusal_;

@@ -122,10 +122,10 @@ void Exchange::grant(const std::shared_ptr<Request>& request, const MessageHeade
   for (const LocalPart& part : request->parts()) {
     if (left == 0) break;
     const uint64_t bytes = std::min(left, part.bytes);
-    answer.parts.push_back({reinterpret_cast<uint64_t>(part.data), bytes, part.remote_key});
+    answer.parts.push_back({reinterpret_cast<uint64_t>(part.data), bytes, part.remote_keys});
     left -= bytes;
   }
-  if (left > 0 || answer.parts.size() > ProtocolSizes::max_remote_parts)
+  if (left > 0 || answer.parts.size() > ProtocolSizes::max_remote_parts(lanes_.size()))
     broken("a rendezvous for a small message");
   request->set_id(next_id_++);
   request->expect(asked.bytes);
@@ -159,22 +159,29 @@ std::shared_ptr<Request> Exchange::take(Requests& requests, uint64_t id, const c
 void Exchange::on_clear(const MessageHeader& header, std::span<const std::byte> payload) {
   credits_.owe_control();
   std::shared_ptr<Request> request = take(asked_, header.id, "a clearance to send");
-  std::vector<RemotePart> parts(header.count);
-  if (header.count == 0 || payload.size() != parts.size() * sizeof(RemotePart))
+  if (header.count == 0 || payload.size() != header.count * RemotePart::wire_bytes(lanes_.size()))
     broken("a clearance of wrong length");
-  std::memcpy(parts.data(), payload.data(), payload.size());
+  std::vector<RemotePart> parts = decode_parts(payload, lanes_.size());
   uint64_t total = 0;
   for (const RemotePart& part : parts) total += part.bytes;
   if (total != request->capacity() || header.peer_id == 0) broken("a clearance for another size");
   request->set_remote(std::move(parts));
+  request->set_finish_id(header.peer_id);
   ++active_;
-  transfers_.push_back(std::make_unique<Transfer>(std::move(request), limits_, header.peer_id));
+  transfers_.push_back(std::make_unique<Transfer>(std::move(request), lanes_.limits()));
 }
 
 void Exchange::on_finish(const MessageHeader& header) {
   credits_.owe_control();
   const std::shared_ptr<Request> request = take(writing_, header.id, "a finish");
-  if (verify_) check_sum(request->checksum_of(request->expected()), header);
+  if (verify_) {
+    try {
+      check_sum(request->checksum_of(request->expected()), header);
+    } catch (...) {
+      request->fail(std::current_exception());
+      throw;
+    }
+  }
   ++stats_.messages_received;
   stats_.bytes_received += request->expected();
   request->succeed(request->expected());

@@ -6,25 +6,28 @@ namespace rdmatx {
 
 void Exchange::transfer(std::shared_ptr<Request> request) {
   one_sided_.push_back(request);
+  if (request->notification()) notifying_.push_back(request);
   ++active_;
   if (transfers_.empty() && post_at_once(request)) return;
-  transfers_.push_back(std::make_unique<Transfer>(std::move(request), limits_, 0));
+  transfers_.push_back(std::make_unique<Transfer>(std::move(request), lanes_.limits()));
   flush();
 }
 
 // Most are one work request: no need to keep a plan of it.
 bool Exchange::post_at_once(const std::shared_ptr<Request>& request) {
   const bool one_part = request->parts().size() <= 1 && request->remote().size() <= 1;
-  if (!one_part || is_atomic(request->kind()) || !channel_.can_post_piece()) return false;
-  if (request->notification() && !may_notify()) return false;
+  Channel* channel = lanes_.messages();
+  if (!one_part || is_atomic(request->kind()) || !channel || !channel->can_post_piece()) return false;
+  if (request->notification() && !may_notify(request)) return false;
   const uint64_t bytes = request->capacity();
-  TransferPlan plan({&bytes, 1}, {&bytes, 1}, limits_, direction_of(request->kind()));
+  if (lanes_.size() > 1 && bytes >= 2 * ProtocolSizes::stripe_bytes) return false;
+  TransferPlan plan({&bytes, 1}, {&bytes, 1}, lanes_.limits(), direction_of(request->kind()));
   const PlannedWork work = *plan.next();
   if (!work.last) return false;
-  const RemotePart to = request->remote().empty() ? RemotePart{} : request->remote().front();
   request->add_outstanding();
   request->set_all_posted(true);
-  channel_.post_piece(request, work, to.address, to.key, request->notification());
+  lanes_[lanes_.message_lane()].stats.bytes += bytes;
+  channel->post_piece(request, work, lanes_.message_lane(), request->notification());
   if (request->notification()) sent_notification();
   return true;
 }
@@ -35,7 +38,7 @@ void Exchange::flush_one_sided(std::shared_ptr<Request> request) {
 }
 
 void Exchange::flush_transfers() {
-  while (!transfers_.empty() && transfers_.front()->post(channel_, may_notify())) {
+  while (!transfers_.empty() && transfers_.front()->post(lanes_, may_notify(transfers_.front()->request()))) {
     const std::unique_ptr<Transfer> posted = std::move(transfers_.front());
     transfers_.pop_front();
     end_of_posting(*posted);
@@ -44,36 +47,49 @@ void Exchange::flush_transfers() {
 
 void Exchange::end_of_posting(const Transfer& transfer) {
   const std::shared_ptr<Request>& request = transfer.request();
-  if (transfer.finish_id() != 0) {
-    // Posted behind the pieces, so the peer sees it when they are in its memory.
-    MessageHeader header{MessageKind::finish};
-    header.id = transfer.finish_id();
-    header.peer_id = request->checksum();
-    control_.push_back({header, {}, request});
-    flush_control();
+  if (request->finish_id() != 0) {
+    // Posted behind the pieces, so the peer sees it when they are in its memory; what went over other rails
+    // has to arrive first.
+    if (!request->scattered() || request->outstanding() == 0)
+      tell_finish(request);
+    else
+      request->await_pieces();
   } else if (request->notification() && !transfer.notified()) {
-    notifying_.push_back(request);
+    request->set_notification_due(true);
   } else {
     if (transfer.notified()) sent_notification();
     request->set_all_posted(true);
+    if (request->outstanding() == 0) end_of_pieces(request);
   }
+}
+
+void Exchange::tell_finish(const std::shared_ptr<Request>& request) {
+  MessageHeader header{MessageKind::finish};
+  header.id = request->finish_id();
+  header.peer_id = request->checksum();
+  control_.push_back({header, {}, request});
+  flush_control();
 }
 
 void Exchange::sent_notification() noexcept {
   credits_.spend_data();
+  notifying_.pop_front();
   ++stats_.notifications_sent;
 }
 
-// A write of nothing behind the write it belongs to: on one queue pair it arrives after it.
+// A write of nothing behind the write it belongs to: on one queue pair it arrives after it. What went over
+// other rails has to arrive first.
 void Exchange::flush_notifications() {
-  while (!notifying_.empty() && credits_.has_data() && channel_.can_post_piece()) {
-    const std::shared_ptr<Request> request = std::move(notifying_.front());
-    notifying_.pop_front();
+  Channel* channel = lanes_.messages();
+  while (channel && !notifying_.empty() && credits_.has_data() && channel->can_post_piece()) {
+    const std::shared_ptr<Request> request = notifying_.front();
+    if (!request->notification_due() || (request->scattered() && request->outstanding() > 0)) return;
     PlannedWork nothing;
+    nothing.offset = request->capacity();
     nothing.signalled = true;
     request->add_outstanding();
     request->set_all_posted(true);
-    channel_.post_piece(request, nothing, 0, 0, request->notification());
+    channel->post_piece(request, nothing, lanes_.message_lane(), request->notification());
     sent_notification();
   }
 }
@@ -102,7 +118,12 @@ std::optional<uint32_t> Exchange::take_notification() {
 
 void Exchange::complete(const std::shared_ptr<Request>& request) {
   request->remove_outstanding();
-  if (!request->all_posted() || request->outstanding() > 0) return;
+  if (request->outstanding() > 0) return;
+  if (request->all_posted()) return end_of_pieces(request);
+  if (request->take_awaited_pieces()) tell_finish(request);
+}
+
+void Exchange::end_of_pieces(const std::shared_ptr<Request>& request) {
   --active_;
   const uint64_t bytes = request->capacity();
   switch (request->kind()) {
@@ -122,6 +143,10 @@ void Exchange::complete(const std::shared_ptr<Request>& request) {
       stats_.bytes_sent += bytes;
   }
   request->succeed(bytes);
+  end_flushes();
+}
+
+void Exchange::end_flushes() {
   while (!one_sided_.empty()) {
     const auto& oldest = one_sided_.front();
     if (!oldest->finished() && oldest->kind() != RequestKind::flush) break;

@@ -21,8 +21,6 @@ struct RDMATX_API Path {
   std::string device;
   /// Of the local port.
   uint32_t max_message_bytes = 0;
-  /// Messages carry a checksum.
-  bool verify = false;
   std::string reason;
 
   /// "soft shared memory (soft0)", "soft TCP (soft0), RoCE v2 … on one subnet, MTU 4096", "rxe0 port 1 GID 1,

@@ -37,14 +37,22 @@ struct PlannedWork {
   uint32_t entry_count = 0;
   uint32_t remote_part = 0;
   uint64_t remote_offset = 0;
+  uint64_t offset = 0;  ///< of the transfer, where its bytes begin
   uint64_t bytes = 0;
   bool inlined = false;
   bool signalled = false;
   bool last = false;
 };
 
-/// Cuts one transfer into work requests: (sizes of the local and the remote parts, limits) to a sequence of
-/// PlannedWork, in order, each byte once. Pure logic: no device, no allocation while planning.
+/// Bytes [begin, end) of a transfer.
+struct TransferRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+/// Cuts one transfer, or a range of it, into work requests: (sizes of the local and the remote parts, limits)
+/// to a sequence of PlannedWork, in order, each byte once. Pure logic: no device, no allocation while
+/// planning.
 ///
 /// The parts of both sides add up to the same number of bytes; a transfer of 0 bytes is one empty request,
 /// since something has to complete. Every request is within max_message_bytes and max_sge; one in a quarter
@@ -53,14 +61,16 @@ class TransferPlan {
  public:
   TransferPlan(std::span<const uint64_t> local_parts, std::span<const uint64_t> remote_parts,
                const TransferLimits& limits, TransferDirection direction);
+  TransferPlan(std::span<const uint64_t> local_parts, std::span<const uint64_t> remote_parts,
+               const TransferLimits& limits, TransferDirection direction, TransferRange range);
 
   /// The next work request, or nothing where all are planned.
   std::optional<PlannedWork> next();
   bool finished() const noexcept { return finished_; }
   uint64_t total_bytes() const noexcept { return total_; }
-  uint64_t planned_bytes() const noexcept { return planned_; }
 
  private:
+  void skip(uint64_t bytes);
   void gather(PlannedWork& work, uint64_t limit);
 
   std::span<const uint64_t> local_;
@@ -68,7 +78,8 @@ class TransferPlan {
   TransferLimits limits_;
   TransferDirection direction_;
   uint64_t total_ = 0;
-  uint64_t planned_ = 0;
+  uint64_t planned_ = 0;  // the next byte
+  uint64_t end_ = 0;
   uint32_t local_part_ = 0;
   uint64_t local_offset_ = 0;
   uint32_t remote_part_ = 0;

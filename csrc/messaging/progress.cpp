@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <string>
@@ -91,12 +92,12 @@ std::string seconds_text(double seconds) {
   return text;
 }
 
-Progress::Progress(std::shared_ptr<CompletionChannel> events)
+Progress::Progress(std::vector<std::shared_ptr<CompletionChannel>> events)
     : connections_(std::make_shared<List>()), watch_(std::make_shared<Watch>()) {
   watch_->events = std::move(events);
   watch_->epoll = checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
   watch_->wake = checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
-  add_to_epoll(watch_->epoll.get(), watch_->events->fd(), EPOLLIN);
+  for (const auto& channel : watch_->events) add_to_epoll(watch_->epoll.get(), channel->fd(), EPOLLIN);
   add_to_epoll(watch_->epoll.get(), watch_->wake.get(), EPOLLIN);
 }
 
@@ -147,6 +148,14 @@ bool Progress::look(Progressing* first, bool all) {
   return progressed;
 }
 
+// Also of many short waits, one finds it due.
+bool Progress::peers_are_due(Clock::time_point now) noexcept {
+  auto last = peers_checked_.load(std::memory_order_relaxed);
+  if (now.time_since_epoch() - Clock::duration(last) < peer_check_interval) return false;
+  return peers_checked_.compare_exchange_strong(last, now.time_since_epoch().count(),
+                                                std::memory_order_relaxed);
+}
+
 void Progress::look_at_peers() {
   const auto list = connections();  // kept: another thread may replace it meanwhile
   for (const auto& weak : *list)
@@ -157,7 +166,6 @@ bool Progress::wait(Progressing* first, const std::function<bool()>& done, const
   if (done()) return true;
   auto now = Clock::now();
   auto idle_since = now;
-  auto peers_checked = now;
   auto interrupt_checked = now;
   for (unsigned round = 1;; ++round) {
     const bool progressed = look(first, round % 16 == 0);
@@ -171,12 +179,11 @@ bool Progress::wait(Progressing* first, const std::function<bool()>& done, const
     }
     now = Clock::now();
     if (progressed) idle_since = now;
-    if (deadline.passed()) return false;
-    if (now - peers_checked > peer_check_interval) {
-      peers_checked = now;
+    if (peers_are_due(now)) {
       look_at_peers();
       if (done()) return true;
     }
+    if (deadline.passed()) return false;
     if (now - interrupt_checked > milliseconds(50)) {
       interrupt_checked = now;
       check_interrupt();
@@ -241,8 +248,10 @@ void Progress::watch_descriptors(Watch& watch, double seconds) {
     if (fd == watch.wake.get()) {
       uint64_t value = 0;
       [[maybe_unused]] const auto taken = ::read(fd, &value, sizeof value);
-    } else if (fd == watch.events->fd()) {
-      take_events(*watch.events);
+    } else if (const auto channel = std::find_if(watch.events.begin(), watch.events.end(),
+                                                 [fd](const auto& one) { return one->fd() == fd; });
+               channel != watch.events.end()) {
+      take_events(**channel);
     } else {
       peers = true;
     }
@@ -255,7 +264,7 @@ void Progress::take_events(CompletionChannel& events) {
     const auto list = connections();  // kept: another thread may replace it meanwhile
     for (const auto& weak : *list) {
       const auto connection = weak.lock();
-      if (connection && connection->completion_queue() == queue.get()) connection->event_came();
+      if (connection && connection->owns(queue.get())) connection->event_came();
     }
   }
 }

@@ -35,24 +35,25 @@ class Progressing {
   virtual void event_came() noexcept = 0;
   /// Whether work goes on that needs this thread's polling to be fast.
   virtual bool wants_polling() const noexcept = 0;
-  virtual const CompletionQueue* completion_queue() const noexcept = 0;
+  /// Whether the queue is one of its own.
+  virtual bool owns(const CompletionQueue* queue) const noexcept = 0;
   /// Close is about to be called: what the peer does from now on is no failure.
   virtual void expect_close() = 0;
   virtual void close() = 0;
 };
 
 /// How the threads of a context wait: whoever waits makes progress, for all its connections. A wait spins
-/// briefly (RDMATX_SPIN_US), then yields the processor between looks, then sleeps on the completion channel
+/// briefly (RDMATX_SPIN_US), then yields the processor between looks, then sleeps on the completion channels
 /// and the bootstrap sockets. Of several threads that sleep, one watches the descriptors and the others wait
 /// to be told.
 ///
-/// Owns the completion channel's watch and the list of connections (weakly). Thread-safe; holds no lock while
-/// it calls a connection or sleeps.
+/// Owns the watch over the completion channels and the list of connections (weakly). Thread-safe; holds no
+/// lock while it calls a connection or sleeps.
 class Progress {
  public:
   using List = std::vector<std::weak_ptr<Progressing>>;
 
-  explicit Progress(std::shared_ptr<CompletionChannel> events);
+  explicit Progress(std::vector<std::shared_ptr<CompletionChannel>> events);
 
   void add(const std::shared_ptr<Progressing>& connection, int socket);
   void remove(const Progressing* connection, int socket) noexcept;
@@ -75,13 +76,14 @@ class Progress {
  private:
   // What a sleeping thread watches; it keeps its share over a stop().
   struct Watch {
-    std::shared_ptr<CompletionChannel> events;
+    std::vector<std::shared_ptr<CompletionChannel>> events;
     UniqueFd epoll;
     UniqueFd wake;
   };
 
   bool look(Progressing* first, bool all);
   void look_at_peers();
+  bool peers_are_due(Deadline::Clock::time_point now) noexcept;
   bool sleep(Progressing* first, const std::function<bool()>& done, const Deadline& deadline);
   void watch_descriptors(Watch& watch, double seconds);
   void take_events(CompletionChannel& events);
@@ -90,6 +92,7 @@ class Progress {
   mutable std::mutex list_mutex_;
   std::shared_ptr<const List> connections_;
   std::atomic<size_t> count_{0};
+  std::atomic<Deadline::Clock::rep> peers_checked_{0};  // when; by whichever thread
 
   std::mutex sleep_mutex_;
   std::shared_ptr<Watch> watch_;  // null once stopped

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "messaging/credits.hpp"
 
@@ -37,14 +40,24 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 40);
 
-/// Memory of the receiver that a rendezvous writes to.
+/// Rails of one connection, and devices of one context.
+constexpr size_t max_rails = 8;
+/// A key for each rail, by its place; 0 where there is none.
+using RailKeys = std::array<uint32_t, max_rails>;
+
+/// Memory of the peer. On the wire: address and bytes (8 each), then a key (4) for each rail of the
+/// connection.
 struct RemotePart {
-  uint64_t address;
-  uint64_t bytes;
-  uint32_t key;
-  uint32_t reserved = 0;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  RailKeys keys{};
+
+  static constexpr size_t wire_bytes(size_t rails) noexcept { return 16 + 4 * rails; }
 };
-static_assert(sizeof(RemotePart) == 24);
+
+/// To `bytes`, and from bytes that are whole parts.
+void encode_parts(std::span<const RemotePart> parts, size_t rails, std::vector<std::byte>& bytes);
+std::vector<RemotePart> decode_parts(std::span<const std::byte> bytes, size_t rails);
 
 /// What a side posts. 8 KiB payload: below it a copy through a slot is cheaper than the three messages and
 /// the registration of a rendezvous.
@@ -58,7 +71,11 @@ struct ProtocolSizes {
   static constexpr uint64_t unexpected_bytes = uint64_t{64} << 20;
   static constexpr size_t unexpected_messages = 65536;
   static constexpr size_t waiting_notifications = 65536;
-  static constexpr size_t max_remote_parts = (slot_bytes - sizeof(MessageHeader)) / sizeof(RemotePart);
+  static constexpr size_t max_remote_parts(size_t rails) {
+    return (slot_bytes - sizeof(MessageHeader)) / RemotePart::wire_bytes(rails);
+  }
+  /// A transfer of at least twice as much goes over all rails, in pieces of at least this.
+  static constexpr uint64_t stripe_bytes = uint64_t{256} << 10;
 };
 
 }  // namespace rdmatx

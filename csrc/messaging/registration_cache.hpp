@@ -21,6 +21,17 @@ struct RegistrationStats {
   uint64_t entries = 0;
   uint64_t pinned_bytes = 0;
   uint64_t limit_bytes = 0;
+
+  RegistrationStats& operator+=(const RegistrationStats& other) noexcept {
+    hits += other.hits;
+    misses += other.misses;
+    uncached += other.uncached;
+    evictions += other.evictions;
+    entries += other.entries;
+    pinned_bytes += other.pinned_bytes;
+    limit_bytes += other.limit_bytes;
+    return *this;
+  }
 };
 
 /// Which memory stays registered after the operation that registered it.

@@ -28,18 +28,17 @@ std::string letters(uint16_t access) {
 
 }  // namespace
 
-std::array<std::byte, RemoteKey::wire_bytes> RemoteKey::to_bytes() const {
+std::vector<std::byte> RemoteKey::to_bytes() const {
   WireWriter out;
   out.number(magic);
   out.number(version);
   out.number(access);
   out.number(address);
   out.number(length);
-  out.number(key);
+  out.number(key_count);
+  for (size_t i = 0; i < key_count; ++i) out.number(keys[i]);
   out.number(checksum(out.bytes()));
-  std::array<std::byte, wire_bytes> bytes;
-  std::copy(out.bytes().begin(), out.bytes().end(), bytes.begin());
-  return bytes;
+  return out.take();
 }
 
 RemoteKey RemoteKey::from_bytes(std::span<const std::byte> bytes) {
@@ -54,10 +53,13 @@ RemoteKey RemoteKey::from_bytes(std::span<const std::byte> bytes) {
   key.access = in.number<uint16_t>();
   key.address = in.number<uint64_t>();
   key.length = in.number<uint64_t>();
-  key.key = in.number<uint32_t>();
-  if (bytes.size() != wire_bytes || in.number<uint32_t>() != checksum(bytes.first(wire_bytes - 4)))
-    throw UsageError("this remote key is damaged: a key has " + std::to_string(wire_bytes) +
-                     " bytes, and these are " + std::to_string(bytes.size()) + " that do not add up");
+  key.key_count = in.number<uint8_t>();
+  for (size_t i = 0; i < std::min<size_t>(key.key_count, max_rails); ++i) key.keys[i] = in.number<uint32_t>();
+  const auto sum = in.number<uint32_t>();
+  const bool whole = in.ok() && in.left() == 0 && key.key_count >= 1 && key.key_count <= max_rails;
+  if (!whole || sum != checksum(bytes.first(bytes.size() - 4)))
+    throw UsageError("this remote key is damaged: its " + std::to_string(bytes.size()) +
+                     " bytes do not add up; pass what bytes(region.key()) gave on the other side");
   return key;
 }
 

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/export.hpp"
+#include "messaging/protocol.hpp"
 
 namespace rdmatx {
 
@@ -16,20 +18,21 @@ struct RemoteAccess {
   static constexpr uint16_t atomic = 4;
 };
 
-/// What a peer needs to reach a region of ours: address, length, key and what it may do. A plain value; it
-/// grants nothing by itself once the region is closed.
+/// What a peer needs to reach a region of ours: address, length, what it may do, and a key for each device
+/// that the region is registered with. A plain value; it grants nothing by itself once the region is closed.
 struct RDMATX_API RemoteKey {
-  static constexpr uint16_t version = 1;
-  static constexpr size_t wire_bytes = 32;
+  static constexpr uint16_t version = 2;
+  static constexpr size_t wire_bytes(size_t keys) noexcept { return 29 + 4 * keys; }
 
   uint64_t address = 0;
   uint64_t length = 0;
-  uint32_t key = 0;
   uint16_t access = 0;
+  uint8_t key_count = 0;
+  RailKeys keys{};  ///< by the devices of the region's context
 
   bool operator==(const RemoteKey&) const = default;
 
-  std::array<std::byte, wire_bytes> to_bytes() const;
+  std::vector<std::byte> to_bytes() const;
   /// Throws UsageError where the bytes are no key, are damaged, or are of another version.
   static RemoteKey from_bytes(std::span<const std::byte> bytes);
 

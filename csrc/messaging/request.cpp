@@ -11,11 +11,15 @@ namespace rdmatx {
 namespace {
 
 // An array of so few and so large blocks is moved as it lies: a gather entry costs less than the copy then.
+// What peers write to needs a registration for each block, since what lies between them is not for the peer.
 constexpr uint64_t max_blocks_in_place = 64;
-constexpr uint64_t min_block_in_place = uint64_t{64} << 10;
+constexpr uint64_t min_block_in_place = uint64_t{16} << 10;
+constexpr uint64_t min_block_received_in_place = uint64_t{256} << 10;
 
-bool moves_in_place(const StridedLayout& layout) noexcept {
-  return layout.blocks() <= max_blocks_in_place && layout.block_bytes() >= min_block_in_place;
+bool moves_in_place(const StridedLayout& layout, RequestKind kind) noexcept {
+  return layout.blocks() <= max_blocks_in_place &&
+         layout.block_bytes() >=
+             (kind == RequestKind::receive ? min_block_received_in_place : min_block_in_place);
 }
 
 void check_receivable(const StridedLayout& layout, RequestKind kind) {
@@ -52,6 +56,24 @@ const char* request_kind_name(RequestKind kind) noexcept {
   return "operation";
 }
 
+// The registration of one range in one domain: the user's, one that is kept, or one for this operation.
+static std::shared_ptr<MemoryRegion> register_range(const OperationMemory& memory, std::byte* data,
+                                                    uint64_t bytes,
+                                                    const std::shared_ptr<ProtectionDomain>& domain,
+                                                    Access access, const TransferLimits& limits) {
+  if (memory.region)
+    for (const auto& region : *memory.region)
+      if (region->protection_domain() == domain && has_access(region->access(), access)) return region;
+  const auto cache = RegistrationCache::of(*domain);
+  if (!cache) return MemoryRegion::create(domain, data, bytes, access, memory.keepalive);
+  if (RegistrationCache::any_enabled()) {
+    const auto owner = memory.owner ? memory.owner : find_host_memory_owner(data, bytes);
+    if (owner)
+      if (auto region = cache->acquire(owner, data, bytes, access, limits.max_region_bytes)) return region;
+  }
+  return cache->create_uncached(data, bytes, access, memory.keepalive);
+}
+
 Request::Request(std::vector<WriteBlock> blocks)
     : kind_(RequestKind::write_many), blocks_(std::move(blocks)) {
   remote_.reserve(blocks_.size());
@@ -66,7 +88,7 @@ Request::Request(std::vector<WriteBlock> blocks)
 void Request::settle_layout(OperationMemory& memory) {
   const bool incoming = kind_ == RequestKind::receive || kind_ == RequestKind::read;
   if (incoming) check_receivable(*memory.layout, kind_);
-  if (moves_in_place(*memory.layout)) return;
+  if (moves_in_place(*memory.layout, kind_)) return;
   auto staging = std::make_shared<Staging>(memory.bytes);
   memory.data = staging->data();
   memory.owner = staging->owner();
@@ -103,66 +125,68 @@ uint32_t Request::checksum_of(uint64_t bytes) const noexcept {
   return sum;
 }
 
-void Request::register_memory(const std::shared_ptr<ProtectionDomain>& domain, Access access,
-                              const TransferLimits& limits) {
-  if (kind_ != RequestKind::write_many) return add_parts(memory_, domain, access, limits);
+void Request::register_memory(RailDomains domains, Access access, const TransferLimits& limits) {
+  if (kind_ != RequestKind::write_many) return add_parts(memory_, domains, access, limits);
   for (const WriteBlock& block : blocks_) {
     // Small blocks travel inside their work requests.
     if (block.memory.bytes <= limits.inline_bytes) {
       if (block.memory.bytes > 0)
-        parts_.push_back({static_cast<std::byte*>(block.memory.data), block.memory.bytes, 0, 0});
+        parts_.push_back({static_cast<std::byte*>(block.memory.data), block.memory.bytes});
     } else {
-      add_parts(block.memory, domain, access, limits);
+      add_parts(block.memory, domains, access, limits);
     }
   }
 }
 
-void Request::add_parts(const OperationMemory& memory, const std::shared_ptr<ProtectionDomain>& domain,
-                        Access access, const TransferLimits& limits) {
-  if (memory.layout) return add_blocks(memory, domain, access, limits);
+void Request::add_parts(const OperationMemory& memory, RailDomains domains, Access access,
+                        const TransferLimits& limits) {
+  if (memory.layout) return add_blocks(memory, domains, access, limits);
   auto* at = static_cast<std::byte*>(memory.data);
-  if (memory.region && has_access(memory.region->access(), access)) {
-    parts_.push_back({at, memory.bytes, memory.region->local_key(), memory.region->remote_key()});
-    regions_.push_back(memory.region);
-    return;
-  }
-  cache_ = RegistrationCache::of(*domain);
-  if (auto region = acquire_cached(memory, at, memory.bytes, access, limits)) {
-    parts_.push_back({at, memory.bytes, region->local_key(), region->remote_key()});
-    regions_.push_back(std::move(region));
-    return;
-  }
-  for (uint64_t bytes : plan_regions(memory.bytes, limits)) {
-    auto region = cache_ ? cache_->create_uncached(at, bytes, access, memory.keepalive)
-                         : MemoryRegion::create(domain, at, bytes, access, memory.keepalive);
-    parts_.push_back({at, bytes, region->local_key(), region->remote_key()});
-    regions_.push_back(std::move(region));
+  uint64_t left = memory.bytes;
+  // What the cache or the user's region covers is one part, whatever its size.
+  const std::vector<uint64_t> sizes = memory.region ? std::vector{left} : plan_regions(left, limits);
+  for (uint64_t bytes : sizes) {
+    add_registered(memory, at, bytes, domains, access, limits);
     at += bytes;
   }
 }
 
-std::shared_ptr<MemoryRegion> Request::acquire_cached(const OperationMemory& memory, std::byte* data,
-                                                      uint64_t bytes, Access access,
-                                                      const TransferLimits& limits) {
-  if (!cache_ || !RegistrationCache::any_enabled()) return nullptr;
-  const auto owner = memory.owner ? memory.owner : find_host_memory_owner(data, bytes);
-  return owner ? cache_->acquire(owner, data, bytes, access, limits.max_region_bytes) : nullptr;
+void Request::add_registered(const OperationMemory& memory, std::byte* data, uint64_t bytes,
+                             RailDomains domains, Access access, const TransferLimits& limits) {
+  LocalPart part{data, bytes};
+  std::shared_ptr<MemoryRegion> region;
+  for (size_t rail = 0; rail < domains.size(); ++rail) {
+    // Two rails of one device share its registration.
+    if (rail == 0 || domains[rail] != domains[rail - 1])
+      region = register_range(memory, data, bytes, domains[rail], access, limits);
+    part.local_keys[rail] = region->local_key();
+    part.remote_keys[rail] = region->remote_key();
+    regions_.push_back(region);
+  }
+  parts_.push_back(part);
 }
 
-void Request::add_blocks(const OperationMemory& memory, const std::shared_ptr<ProtectionDomain>& domain,
-                         Access access, const TransferLimits& limits) {
+void Request::add_blocks(const OperationMemory& memory, RailDomains domains, Access access,
+                         const TransferLimits& limits) {
   const StridedLayout& layout = *memory.layout;
-  const uint64_t block_bytes = layout.block_bytes();
-  // One registration for all, where the device takes one that large.
-  std::shared_ptr<MemoryRegion> whole;
-  if (layout.extent() <= limits.max_region_bytes) {
-    cache_ = RegistrationCache::of(*domain);
-    whole = acquire_cached(memory, layout.lowest(), layout.extent(), access, limits);
-    if (!whole)
-      whole = MemoryRegion::create(domain, layout.lowest(), layout.extent(), access, memory.keepalive);
+  OperationMemory block{nullptr, layout.block_bytes(), memory.keepalive, {}, {}, memory.owner};
+  // One registration for all, where the device takes one that large and no peer reaches it.
+  if (layout.extent() <= limits.max_region_bytes && !has_access(access, Access::remote_write)) {
+    const OperationMemory whole{layout.lowest(), layout.extent(), memory.keepalive, {}, {}, memory.owner};
+    RailRegions regions;
+    for (const auto& domain : domains)
+      regions.push_back(register_range(whole, layout.lowest(), layout.extent(), domain, access, limits));
+    block.region = std::make_shared<const RailRegions>(std::move(regions));
   }
-  for (std::byte* block : layout.block_addresses())
-    add_parts({block, block_bytes, memory.keepalive, whole, {}, {}}, domain, access, limits);
+  for (std::byte* address : layout.block_addresses()) {
+    block.data = address;
+    add_parts(block, domains, access, limits);
+  }
+}
+
+void Request::discard_registrations() noexcept {
+  for (const auto& region : regions_)
+    if (const auto cache = RegistrationCache::of(*region->protection_domain())) cache->discard(region);
 }
 
 }  // namespace rdmatx

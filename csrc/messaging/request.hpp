@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/export.hpp"
@@ -18,6 +19,9 @@
 #include "rdma/memory_region.hpp"
 
 namespace rdmatx {
+
+/// Registrations of the same memory, one for each device of a context.
+using RailRegions = std::vector<std::shared_ptr<MemoryRegion>>;
 
 enum class RequestKind : uint8_t {
   send,
@@ -42,7 +46,7 @@ struct OperationMemory {
   uint64_t bytes = 0;
   std::shared_ptr<void> keepalive;
   /// Where the memory lies in a region that the user registered.
-  std::shared_ptr<MemoryRegion> region;
+  std::shared_ptr<const RailRegions> region;
   /// Where its elements lie, `bytes` together, if not one after another; `data` means nothing then.
   std::shared_ptr<const StridedLayout> layout;
   /// Whose memory it is, where that is known: then its registration may be kept.
@@ -65,9 +69,13 @@ struct AtomicOperands {
 struct LocalPart {
   std::byte* data;
   uint64_t bytes;
-  uint32_t local_key;
-  uint32_t remote_key;
+  RailKeys local_keys{};  ///< by the rail of the connection
+  RailKeys remote_keys{};
 };
+
+/// The protection domains of a connection's rails; memory is registered in each.
+using RailDomainList = std::vector<std::shared_ptr<ProtectionDomain>>;
+using RailDomains = std::span<const std::shared_ptr<ProtectionDomain>>;
 
 /// One operation from its start to its one terminal state, succeeded or failed.
 ///
@@ -92,7 +100,7 @@ class RDMATX_API Request {
   Request(RequestKind kind, AtomicOperands operands)
       : kind_(kind),
         operands_(operands),
-        parts_{{nullptr, sizeof(uint64_t), 0, 0}},  // the value goes through a slot
+        parts_{{nullptr, sizeof(uint64_t)}},  // the value goes through a slot
         bytes_(sizeof(uint64_t)) {}
 
   bool finished() const noexcept { return state_.load(std::memory_order_acquire) != State::pending; }
@@ -123,10 +131,9 @@ class RDMATX_API Request {
   /// Makes the memory reachable for the device: the user's region where it grants `access`, else
   /// registrations of at most `max_region_bytes` each. May take long and throw; done before the lock is
   /// taken.
-  void register_memory(const std::shared_ptr<ProtectionDomain>& domain, Access access,
-                       const TransferLimits& limits);
+  void register_memory(RailDomains domains, Access access, const TransferLimits& limits);
   /// For memory whose bytes are copied into the work request.
-  void use_inline() { parts_ = {{data(), capacity(), 0, 0}}; }
+  void use_inline() { parts_ = {{data(), capacity()}}; }
   const std::vector<LocalPart>& parts() const noexcept { return parts_; }
   /// Where the bytes go to, or come from, at the peer.
   void set_remote(std::vector<RemotePart> remote) noexcept { remote_ = std::move(remote); }
@@ -134,6 +141,20 @@ class RDMATX_API Request {
   /// What a one-sided write tells the peer when its bytes are there.
   void set_notification(std::optional<uint32_t> immediate) noexcept { notification_ = immediate; }
   std::optional<uint32_t> notification() const noexcept { return notification_; }
+  /// Of a rendezvous: the peer's receive, which is told when all is written. 0 of everything else.
+  void set_finish_id(uint64_t id) noexcept { finish_id_ = id; }
+  uint64_t finish_id() const noexcept { return finish_id_; }
+  /// Pieces of it went over other rails than the messages': they have to complete before the peer is told.
+  void set_scattered() noexcept { scattered_ = true; }
+  bool scattered() const noexcept { return scattered_; }
+  /// All are posted; once they have completed, the finish message is due.
+  void await_pieces() noexcept { awaits_pieces_ = true; }
+  bool take_awaited_pieces() noexcept { return std::exchange(awaits_pieces_, false); }
+  /// All its pieces are posted, and its notification is due.
+  void set_notification_due(bool due) noexcept { notification_due_ = due; }
+  bool notification_due() const noexcept { return notification_due_; }
+  /// Its pieces are posted anew, after a rail failed.
+  void start_again() noexcept { all_posted_ = awaits_pieces_ = notification_due_ = false; }
   /// The crc32c of its first `bytes` bytes; and of a send, once computed, of them all.
   uint32_t checksum_of(uint64_t bytes) const noexcept;
   void compute_checksum() noexcept { checksum_ = checksum_of(capacity()); }
@@ -164,8 +185,7 @@ class RDMATX_API Request {
 
   void finish(State state) noexcept {
     // No completion can touch the memory any more: let it go, then tell.
-    if (cache_ && state == State::failed)
-      for (const auto& region : regions_) cache_->discard(region);
+    if (state == State::failed) discard_registrations();
     regions_.clear();
     if (staging_) land(state == State::succeeded);
     memory_.keepalive.reset();
@@ -176,12 +196,13 @@ class RDMATX_API Request {
 
   void settle_layout(OperationMemory& memory);
   void land(bool succeeded) noexcept;
-  std::shared_ptr<MemoryRegion> acquire_cached(const OperationMemory& memory, std::byte* data, uint64_t bytes,
-                                               Access access, const TransferLimits& limits);
-  void add_parts(const OperationMemory& memory, const std::shared_ptr<ProtectionDomain>& domain,
-                 Access access, const TransferLimits& limits);
-  void add_blocks(const OperationMemory& memory, const std::shared_ptr<ProtectionDomain>& domain,
-                  Access access, const TransferLimits& limits);
+  void discard_registrations() noexcept;
+  void add_parts(const OperationMemory& memory, RailDomains domains, Access access,
+                 const TransferLimits& limits);
+  void add_blocks(const OperationMemory& memory, RailDomains domains, Access access,
+                  const TransferLimits& limits);
+  void add_registered(const OperationMemory& memory, std::byte* data, uint64_t bytes, RailDomains domains,
+                      Access access, const TransferLimits& limits);
 
   const RequestKind kind_;
   const TagChoice choice_;
@@ -193,13 +214,16 @@ class RDMATX_API Request {
   std::shared_ptr<const StridedLayout> landing_;  // where the staging's bytes go once all came
   std::shared_ptr<Staging> staging_;
   std::vector<std::shared_ptr<MemoryRegion>> regions_;
-  std::shared_ptr<RegistrationCache> cache_;  // that some of them are of
   std::vector<LocalPart> parts_;
   std::vector<RemotePart> remote_;
   std::optional<uint32_t> notification_;
   uint32_t checksum_ = 0;
+  uint64_t finish_id_ = 0;
   uint32_t outstanding_ = 0;
   bool all_posted_ = false;
+  bool scattered_ = false;
+  bool awaits_pieces_ = false;
+  bool notification_due_ = false;
   uint64_t bytes_;
   uint64_t id_ = 0;
   std::exception_ptr failure_;

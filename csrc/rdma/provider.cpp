@@ -1,6 +1,8 @@
 #include "rdma/provider.hpp"
 
 #include <sys/stat.h>
+#include <algorithm>
+#include <sstream>
 
 #include <atomic>
 #include <cerrno>
@@ -283,6 +285,33 @@ Choice choose_device(const std::string& device, Provider provider) {
       break;
   }
   return name.empty() ? choose_automatically() : choose_by_name(name, asked);
+}
+
+OpenedDevices open_devices(std::vector<std::string> names, Provider provider) {
+  if (names.empty()) {
+    std::istringstream list(from_environment("RDMATX_DEVICE"));
+    for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+    // One name is choose_device()'s to judge.
+    if (names.size() == 1) names.clear();
+  }
+  OpenedDevices opened;
+  if (names.empty()) {
+    const Choice choice = choose_device({}, provider);
+    opened.devices.push_back(Device::open(choice.verbs, choice.device));
+    const bool asked_for = provider != Provider::automatic || !from_environment("RDMATX_DEVICE").empty() ||
+                           parse_provider(from_environment("RDMATX_PROVIDER")) != Provider::automatic;
+    if (!asked_for && choice.provider == Provider::system) {
+      opened.devices.push_back(Device::open(soft_verbs()));
+      opened.last_is_for_same_host = true;
+    }
+    return opened;
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto before = std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]);
+    const auto place = static_cast<size_t>(before - names.begin());
+    opened.devices.push_back(place < i ? opened.devices[place] : open_device(names[i], provider));
+  }
+  return opened;
 }
 
 std::shared_ptr<Device> open_device(const std::string& device, Provider provider) {

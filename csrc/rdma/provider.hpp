@@ -71,6 +71,18 @@ RDMATX_API SystemReport system_report();
 /// never falls back.
 RDMATX_API Choice choose_device(const std::string& device = {}, Provider provider = Provider::automatic);
 
+/// The devices of a context.
+struct OpenedDevices {
+  std::vector<std::shared_ptr<Device>> devices;  ///< one named twice is there twice, opened once
+  /// The last is the software HCA, which serves processes of this host alone, beside a device that serves
+  /// all.
+  bool last_is_for_same_host = false;
+};
+/// Opens the devices of these names, or without any those that serve: RDMATX_DEVICE, which may name several
+/// ("rxe0,rxe1"), else as choose_device() chooses. Where nothing was asked for and a system's device serves,
+/// the software HCA comes along for peers of the same host. Throws as choose_device() does.
+RDMATX_API OpenedDevices open_devices(std::vector<std::string> names, Provider provider);
+
 /// choose_device() and Device::open() in one.
 RDMATX_API std::shared_ptr<Device> open_device(const std::string& device = {},
                                                Provider provider = Provider::automatic);

@@ -12,3 +12,5 @@ rdmatx_test(listener LAYER messaging TIMEOUT 300 SOURCES messaging/listener_test
 rdmatx_fuzz(bootstrap LAYER messaging SOURCES messaging/bootstrap_fuzz.cpp)
 rdmatx_test(connection LAYER messaging TIMEOUT 300 SOURCES messaging/connection_test.cpp)
 rdmatx_test(one_sided LAYER messaging TIMEOUT 300 SOURCES messaging/one_sided_test.cpp)
+rdmatx_test(rail_pairing LAYER messaging SOURCES messaging/rail_pairing_test.cpp)
+rdmatx_test(rails LAYER messaging TIMEOUT 300 SOURCES messaging/rails_test.cpp)

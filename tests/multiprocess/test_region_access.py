@@ -15,7 +15,7 @@ from tests.multiprocess.conftest import PATIENCE, Pair
 
 BYTES = 8192
 # As docs/wire-protocol.md lays a key out, and its checksum, which is no secret.
-KEY = struct.Struct("<4sHHQQI")
+KEY = struct.Struct("<4sHHQQBI")
 
 
 def forged(
@@ -26,13 +26,14 @@ def forged(
     number: int | None = None,
 ) -> rdmatx.RemoteKey:
     """A key with other access bits, moved by `address` bytes, of another number; well formed."""
-    magic, version, bits, start, length, secret = KEY.unpack(bytes(key)[: KEY.size])
+    magic, version, bits, start, length, count, secret = KEY.unpack(bytes(key)[: KEY.size])
     body = KEY.pack(
         magic,
         version,
         bits if access is None else access,
         start + address,
         length,
+        count,
         secret if number is None else number,
     )
     checksum = 2166136261
@@ -72,7 +73,7 @@ def attempts(key: rdmatx.RemoteKey, access: str) -> dict[str, rdmatx.RemoteKey]:
 
 
 def number_of(key: rdmatx.RemoteKey) -> int:
-    return int(KEY.unpack(bytes(key)[: KEY.size])[5])
+    return int(KEY.unpack(bytes(key)[: KEY.size])[6])
 
 
 def owner(rank: Rank, provider: str, device: str | None, access: str) -> None:

@@ -39,6 +39,12 @@ struct Pair {
         near(context->connect(listener->address(), {})),
         far(listener->accept({})) {}
 
+  explicit Pair(OpenedDevices devices)
+      : context(std::make_shared<Context>(std::move(devices), patience)),
+        listener(context->listen("127.0.0.1:0")),
+        near(context->connect(listener->address(), {})),
+        far(listener->accept({})) {}
+
   std::shared_ptr<Context> context;
   std::shared_ptr<Listener> listener;
   std::shared_ptr<Connection> near;

@@ -41,16 +41,19 @@ std::vector<std::vector<uint8_t>> fuzz_seeds() {
     seeds.emplace_back(first, first + bytes.size());
   };
   HandshakeRecord record;
-  record.provider = "soft";
-  record.device = "soft0";
   record.slots = {64, 32};
   record.slot_bytes = 8256;
-  record.candidates.resize(2);
+  RailRecord rail;
+  rail.provider = "soft";
+  rail.device = "soft0";
+  rail.candidates.resize(2);
+  record.rails = {rail, rail};
   add(encode(RecordKind::hello, record));
-  record.reason = "on one subnet";
+  record.choices = {{0, 0, 1, 1, "on one subnet"}};
   add(encode(RecordKind::accept, record));
+  add(encode(RecordKind::rail_offer, RailNotice{1, 2, 3, 4}));
   add(encode(RecordKind::refuse, "another version"));
-  add(RemoteKey{4096, 65536, 17, RemoteAccess::read}.to_bytes());
+  add(RemoteKey{4096, 65536, RemoteAccess::read, 1, {17}}.to_bytes());
   return seeds;
 }
 

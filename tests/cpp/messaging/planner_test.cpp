@@ -1,6 +1,7 @@
 #include "messaging/planner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 
@@ -153,6 +154,51 @@ TEST(random_parts_and_limits) {
          {1 + up_to(2000), UINT64_MAX, static_cast<uint32_t>(1 + up_to(20)),
           static_cast<uint32_t>(1 + up_to(40)), static_cast<uint32_t>(up_to(100))});
   }
+}
+
+// Pieces of ranges, in any order, name the same bytes on both sides as those of the whole.
+TEST(ranges_cover_what_the_whole_covers) {
+  std::mt19937 random(3);
+  const auto map = [](std::span<const uint64_t> local, std::span<const uint64_t> remote, TransferPlan plan,
+                      std::vector<std::array<uint64_t, 4>>& bytes) {
+    while (const auto work = plan.next()) {
+      uint64_t at = work->offset;
+      uint64_t there = work->remote_offset;
+      for (uint32_t i = 0; i < work->entry_count; ++i) {
+        CHECK(work->entries[i].offset + work->entries[i].bytes <= local[work->entries[i].part]);
+        for (uint64_t j = 0; j < work->entries[i].bytes; ++j)
+          bytes[at++] = {work->entries[i].part, work->entries[i].offset + j, work->remote_part, there++};
+      }
+      CHECK_EQ(at, work->offset + work->bytes);
+      if (work->bytes > 0) CHECK(there <= remote[work->remote_part]);
+    }
+  };
+  for (int round = 0; round < 300; ++round) {
+    const uint64_t total = random() % 500;
+    const auto cut = [&] {
+      std::vector<uint64_t> parts;
+      for (uint64_t left = total; left > 0; left -= parts.back()) parts.push_back(1 + random() % left);
+      return parts;
+    };
+    const auto local = cut();
+    const auto remote = cut();
+    TransferLimits limits;
+    limits.max_message_bytes = 1 + random() % 100;
+    limits.max_sge = 1 + static_cast<uint32_t>(random() % 4);
+    std::vector<std::array<uint64_t, 4>> whole(total), ranged(total);
+    map(local, remote, TransferPlan(local, remote, limits, TransferDirection::write), whole);
+    for (uint64_t begin = 0; begin < total;) {
+      const uint64_t end = begin + 1 + random() % (total - begin);
+      map(local, remote, TransferPlan(local, remote, limits, TransferDirection::read, {begin, end}), ranged);
+      begin = end;
+    }
+    CHECK(whole == ranged);
+  }
+  const std::vector<uint64_t> ten{10};
+  CHECK_THROWS(UsageError, "not within", TransferPlan(ten, ten, {}, TransferDirection::write, {5, 11}));
+  TransferPlan none(ten, ten, {}, TransferDirection::write, {10, 10});
+  CHECK_EQ(none.next()->bytes, 0u);
+  CHECK(!none.next().has_value());
 }
 
 TEST(sides_that_differ_are_refused) {

@@ -1,0 +1,74 @@
+#include "messaging/lanes.hpp"
+
+#include <algorithm>
+
+namespace rdmatx {
+namespace {
+
+TransferLimits lesser(const TransferLimits& a, const TransferLimits& b) {
+  return {std::min(a.max_message_bytes, b.max_message_bytes),
+          std::min(a.max_region_bytes, b.max_region_bytes), std::min(a.max_sge, b.max_sge),
+          std::min(a.queue_depth, b.queue_depth), std::min(a.inline_bytes, b.inline_bytes)};
+}
+
+}  // namespace
+
+Lanes::Lanes(std::vector<Lane> lanes) : lanes_(std::move(lanes)) {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    const TransferLimits limits = lane.channel->limits(lane.path.max_message_bytes);
+    limits_ = i == 0 ? limits : lesser(limits_, limits);
+    lane.stats.path = lane.path.text();
+    if (lanes_.size() > 1) lane.channel->keep_messages();
+  }
+  choose_message_lane();
+}
+
+void Lanes::choose_message_lane() noexcept {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (lanes_[i].state != Lane::State::alive) continue;
+    first_ = i;
+    break;
+  }
+  first_channel_ = lanes_[first_].channel.get();
+}
+
+size_t Lanes::choose(uint64_t bytes) const noexcept {
+  size_t best = lanes_.size();
+  double least = 0;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.state != Lane::State::alive || !lane.channel->can_post_piece()) continue;
+    const double time =
+        static_cast<double>(lane.channel->outstanding_bytes() + bytes) / static_cast<double>(lane.weight);
+    if (best < lanes_.size() && time >= least) continue;
+    best = i;
+    least = time;
+  }
+  return best;
+}
+
+size_t Lanes::alive() const noexcept {
+  return static_cast<size_t>(std::count_if(
+      lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.state == Lane::State::alive; }));
+}
+
+bool Lanes::any_left_but(size_t index) const noexcept {
+  for (size_t i = 0; i < lanes_.size(); ++i)
+    if (i != index && lanes_[i].state == Lane::State::alive) return true;
+  return false;
+}
+
+bool Lanes::idle() const noexcept {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return lane.state == Lane::State::alive ? lane.channel->idle() : lane.state == Lane::State::down;
+  });
+}
+
+RailDomainList Lanes::domains() const {
+  RailDomainList domains;
+  for (const Lane& lane : lanes_) domains.push_back(lane.rail.domain);
+  return domains;
+}
+
+}  // namespace rdmatx
