@@ -313,6 +313,7 @@ BootstrapSocket::Arrival BootstrapSocket::try_receive(Record& record, RecordProb
     if (count > 0 || code == EINTR) continue;
     if (code == EAGAIN) return Arrival::nothing_yet;
     problem.text = describe_errno(code);
+    problem.unreachable = code == ETIMEDOUT || code == EHOSTUNREACH || code == ENETUNREACH;
     return Arrival::closed;
   }
 }

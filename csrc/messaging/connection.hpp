@@ -171,6 +171,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void on_failed(size_t index, const Completion& completion);
   void read_socket();
   void on_record(const BootstrapSocket::Record& record);
+  void lose_socket(const std::string& why);
 
   // Rails (connection_rails.cpp).
   bool may_retire(size_t index, const Completion& completion) const;
@@ -183,7 +184,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void revive_lane(size_t index);
   void look_after_lanes();
   void offer_lane(size_t index);
-  void say(RecordKind kind, const RailNotice& notice) { socket_.send_now(encode(kind, notice)); }
+  void say(RecordKind kind, const RailNotice& notice) { exchange_.say(encode(kind, notice)); }
+  void hear_notices();
   void judge();
   void fail(std::exception_ptr failure, State state, const std::string& word_to_peer = {});
   // What goes wrong while posting ends the connection.
@@ -234,6 +236,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   Deadline::Clock::time_point verdict_at_;
   std::exception_ptr failure_;
   Deadline::Clock::time_point lanes_looked_at_;
+  Deadline::Clock::time_point beaten_at_;
 };
 
 /// An operation that was started: wait for it, or look. Copies share it. May be used from any thread.

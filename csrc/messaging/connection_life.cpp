@@ -47,6 +47,7 @@ bool Connection::poll() {
   size_t count = 0;
   try {
     for (size_t i = 0; i < lanes_.size() && state_ == State::open; ++i) count += poll_lane(i);
+    if (state_ == State::open && lanes_.size() > 1) hear_notices();
     if (state_ == State::open && count > 0) exchange_.flush();
   } catch (...) {
     fail(std::current_exception(), State::failed, first_line(std::current_exception()));
@@ -118,6 +119,7 @@ void Connection::read_socket() {
       case BootstrapSocket::Arrival::nothing_yet:
         return socket_.send_rest();
       case BootstrapSocket::Arrival::closed:
+        if (problem.unreachable && lanes_.size() > 1) return lose_socket(problem.text);
         peer_end_ = PeerEnd::gone;
         peer_words_ = problem.text;
         break;
@@ -136,15 +138,17 @@ void Connection::read_socket() {
 }
 
 void Connection::on_record(const BootstrapSocket::Record& record) {
-  const RecordKind kind = record.head.kind;
-  if (kind >= RecordKind::rail_failed) {
-    const auto notice = decode_rail_notice(record.body);
-    if (notice && notice->lane < lanes_.size()) return on_rail_notice(kind, *notice);
-    peer_words_ = "it spoke of a rail that there is not";
-  } else {
-    peer_words_ = decode_text(record.body);
-  }
-  peer_end_ = kind == RecordKind::goodbye ? PeerEnd::left : PeerEnd::broken;
+  peer_words_ = decode_text(record.body);
+  peer_end_ = record.head.kind == RecordKind::goodbye ? PeerEnd::left : PeerEnd::broken;
+}
+
+// The socket's network is down, and it may be that of one rail alone: the other rails know whether the peer
+// lives.
+void Connection::lose_socket(const std::string& why) {
+  log(LogLevel::warning, "the bootstrap socket of the connection to " + peer_ + " failed (" + why +
+                             "); its rails go on, and are asked whether the peer lives");
+  waiting_.progress->unwatch(socket_.fd());
+  socket_.close();
 }
 
 // Called when the completion queue is empty, so that what the peer sent before its end is handled first.

@@ -19,6 +19,7 @@ constexpr milliseconds look_interval{50};
 constexpr milliseconds first_pause{100};
 constexpr milliseconds longest_pause{2000};
 constexpr milliseconds offer_patience{5000};
+constexpr milliseconds beat_interval{1000};
 // A queue pair in the error state flushes its receives; that is when nothing more arrives.
 constexpr milliseconds flush_patience{1000};
 
@@ -117,6 +118,23 @@ void Connection::settle_lane(size_t index) {
   waiting_.progress->wake();
 }
 
+void Connection::hear_notices() {
+  for (auto record = exchange_.take_notice(); !record.empty() && state_ == State::open;
+       record = exchange_.take_notice()) {
+    RecordProblem problem;
+    std::optional<RecordHead> head;
+    std::optional<RailNotice> notice;
+    if (record.size() >= RecordHead::wire_bytes) {
+      const std::span<const std::byte> bytes(record);
+      head = decode_head(bytes.first<RecordHead::wire_bytes>(), problem);
+      notice = decode_rail_notice(bytes.subspan(RecordHead::wire_bytes));
+    }
+    if (!head || !notice || head->kind < RecordKind::rail_failed || notice->lane >= lanes_.size())
+      throw Error("the peer broke the message protocol: a notice of a rail makes no sense");
+    on_rail_notice(head->kind, *notice);
+  }
+}
+
 void Connection::on_rail_notice(RecordKind kind, const RailNotice& notice) {
   switch (kind) {
     case RecordKind::rail_failed:
@@ -147,6 +165,10 @@ void Connection::look_after_lanes() {
   const auto now = Clock::now();
   if (now - lanes_looked_at_ < look_interval) return;
   lanes_looked_at_ = now;
+  if (!socket_ && now - beaten_at_ >= beat_interval) {
+    beaten_at_ = now;
+    exchange_.beat();
+  }
   for (size_t i = 0; i < lanes_.size() && state_ == State::open; ++i) {
     Lane& lane = lanes_[i];
     if (lane.state == Lane::State::alive) {

@@ -9,8 +9,9 @@ struct SlotCounts {
   uint32_t data = 0;     ///< eager messages and requests to send: the peer may be late to take them
   uint32_t control = 0;  ///< answers, which are handled as soon as they are seen
   /// Slots for messages that need no credit: those that return credit (at most four on their way, see
-  /// `due`), and the last word of a connection; the rest is slack.
-  static constexpr uint32_t reserve = 8;
+  /// `due`), notices of rails (a few, when one fails or comes back), and the last word of a connection. More
+  /// than there is room for wait at the sender's device until there is.
+  static constexpr uint32_t reserve = 12;
   constexpr uint32_t total() const noexcept { return data + control + reserve; }
 };
 

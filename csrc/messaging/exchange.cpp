@@ -95,8 +95,10 @@ void Exchange::post_data(const std::shared_ptr<Request>& request) {
 }
 
 void Exchange::flush() {
+  if (ended_) return;
+  flush_notices();
   Channel* channel = lanes_.messages();
-  if (ended_ || !channel) return;
+  if (!channel) return;
   channel->begin_batch();
   flush_again();
   flush_control();

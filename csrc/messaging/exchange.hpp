@@ -82,6 +82,12 @@ class Exchange {
   /// The last word: false where there is no place for it yet.
   bool post_goodbye();
   bool peer_said_goodbye() const noexcept { return peer_said_goodbye_; }
+  /// A record about a rail, for the peer: over the first rail that lives.
+  void say(std::vector<std::byte> record);
+  /// The next one that the peer said; empty where there is none.
+  std::vector<std::byte> take_notice();
+  /// Something small, so that a rail that leads nowhere is found out.
+  void beat();
 
   /// A rail failed, and the peer has told how many messages and notifications it got over it: what it did not
   /// get is sent again over the others, as soon as flush() can.
@@ -145,6 +151,7 @@ class Exchange {
     Channel* channel = lanes_.messages();
     return channel && again_.empty() && channel->can_post_message(bytes);
   }
+  void flush_notices();
   void flush_again();
   void flush_control();
   void flush_transfers();
@@ -172,7 +179,9 @@ class Exchange {
   Matcher<std::shared_ptr<Request>, Unexpected> matcher_;
   std::deque<std::shared_ptr<Request>> data_;  // sends in order, not posted yet
   std::deque<Control> control_;                // answers, not posted yet
-  std::deque<Again> again_;                    // before everything else
+  std::deque<std::vector<std::byte>> unsaid_;  // notices for the peer, before everything else
+  std::deque<std::vector<std::byte>> heard_;   // and the peer's
+  std::deque<Again> again_;                    // before everything but those
   std::deque<std::unique_ptr<Transfer>> transfers_;
   std::deque<std::shared_ptr<Request>> notifying_;  // writes, in order, whose notification was not posted
   std::deque<std::shared_ptr<Request>> one_sided_;  // in the order they were started, flushes among them

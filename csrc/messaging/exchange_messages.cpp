@@ -48,6 +48,10 @@ void Exchange::handle(std::span<const std::byte> message) {
     case MessageKind::goodbye:
       peer_said_goodbye_ = true;
       return;
+    case MessageKind::notice:
+      if (lanes_.size() == 1) broken("a notice of a rail, of which there is only one");
+      heard_.emplace_back(payload.begin(), payload.end());
+      return;
   }
   broken("a message of unknown kind " + std::to_string(static_cast<int>(header.kind)));
 }

@@ -97,6 +97,37 @@ void Exchange::resume(Leftovers leftovers) {
   }
 }
 
+void Exchange::say(std::vector<std::byte> record) {
+  unsaid_.push_back(std::move(record));
+  flush_notices();
+}
+
+// Also while the rail of the messages is the one that failed.
+void Exchange::flush_notices() {
+  while (!unsaid_.empty()) {
+    const auto alive = std::find_if(lanes_.begin(), lanes_.end(),
+                                    [](const Lane& lane) { return lane.state == Lane::State::alive; });
+    if (alive == lanes_.end() || !alive->channel->can_post_message(unsaid_.front().size())) return;
+    alive->channel->post_message({MessageKind::notice}, unsaid_.front().data(), unsaid_.front().size());
+    unsaid_.pop_front();
+  }
+}
+
+std::vector<std::byte> Exchange::take_notice() {
+  if (heard_.empty()) return {};
+  std::vector<std::byte> record = std::move(heard_.front());
+  heard_.pop_front();
+  return record;
+}
+
+void Exchange::beat() {
+  for (Lane& lane : lanes_) {
+    if (lane.state != Lane::State::alive || !lane.channel->idle()) continue;
+    lane.channel->ask_for_completion();
+    lane.channel->post_message({MessageKind::credit}, nullptr, 0);
+  }
+}
+
 void Exchange::flush_again() {
   while (!again_.empty()) {
     Again& next = again_.front();

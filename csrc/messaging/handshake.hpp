@@ -26,7 +26,7 @@ enum class RecordKind : uint16_t {
   greeting = 7,   ///< connector to listener, where it has a secret: prove yours (authentication.hpp)
   challenge = 8,  ///< listener to connector: here is the proof, now prove yours
   denied = 9,     ///< either: no, because of the secret (text)
-  // RailNotices, either way, over a living connection:
+  // RailNotices, either way, over a rail of a living connection:
   rail_failed = 10,  ///< given up here; every one is answered by one of the other side
   rail_offer = 11,   ///< connector to listener: a new queue pair for one that failed
   rail_answer = 12,  ///< listener to connector: the other end of it, which receives
@@ -102,6 +102,8 @@ struct RailNotice {
 struct RecordProblem {
   std::string text;
   bool other_version = false;
+  /// The socket failed since the other host could not be reached for seconds.
+  bool unreachable = false;
   /// A record's seal is wrong: whoever said it does not know the secret, or it was altered on its way.
   bool unproved = false;
 };

@@ -24,6 +24,7 @@ enum class MessageKind : uint8_t {
                ///< room for
   credit = 6,  ///< nothing but the credit in the header
   goodbye = 7,  ///< nothing follows
+  notice = 8,   ///< of a rail: a record as on the bootstrap socket follows
 };
 
 /// Every message starts with it. `credits` return slots the receiver of this message may fill again.
