@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -62,10 +63,8 @@ def send_while_a_link_fails(host: LabHost, failing: int) -> dict[str, Any]:
             while not all(rail["alive"] for rail in connection.stats()["rails"]):
                 assert time.monotonic() < until, connection.stats()
                 connection.iprobe()
-                try:
+                with contextlib.suppress(rdmatx.errors.TimeoutError):
                     connection.probe(tag=99, timeout=0.02)
-                except rdmatx.errors.TimeoutError:
-                    pass
             connection.send(content(NBYTES, 3), tag=3)
             connection.recv(bytearray(1), tag=4)
         else:
