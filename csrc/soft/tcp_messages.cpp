@@ -97,7 +97,9 @@ std::array<std::byte, TcpHello::encoded_bytes> encode(const TcpHello& hello) {
 }
 
 bool may_be_hello(std::span<const std::byte> beginning) {
-  return std::memcmp(beginning.data(), magic, std::min(beginning.size(), TcpHello::magic_bytes)) == 0;
+  const auto known = std::as_bytes(std::span(magic, TcpHello::magic_bytes));
+  const auto shown = beginning.first(std::min(beginning.size(), known.size()));
+  return std::equal(shown.begin(), shown.end(), known.begin());
 }
 
 HelloFault parse(std::span<const std::byte, TcpHello::encoded_bytes> bytes, TcpHello& hello) {

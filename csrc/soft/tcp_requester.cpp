@@ -17,6 +17,8 @@ namespace {
 constexpr size_t max_queued = 64;
 /// A message from here on is cut over the streams, into pieces of these sizes.
 constexpr uint64_t cut_from_bytes = 512 * 1024, least_piece = 256 * 1024, largest_piece = 1024 * 1024;
+/// What post_send hands to the kernel itself.
+constexpr uint64_t brief_send_bytes = 256 * 1024;
 /// While nothing is under way an answer can only be an end: looked for now and then by whoever polls.
 constexpr uint32_t looks_between = 64;
 
@@ -311,7 +313,7 @@ bool tcp_progress_requests(QueuePair& qp, Effort effort) {
   }
   qp.unreachable_since_ns = 0;
   if (qp.send_head != qp.send_tail) {
-    moved |= tcp_send_requests(qp, effort == Effort::brief ? brief_bytes : turn_bytes);
+    moved |= tcp_send_requests(qp, effort == Effort::brief ? brief_send_bytes : turn_bytes);
     moved |= reap(qp);
   }
   return tcp_fail_if_lost(qp) || moved;

@@ -10,6 +10,7 @@ namespace rdmatx::soft {
 namespace {
 
 constexpr size_t max_parts = 64;  // of one call's list
+constexpr size_t long_payload = 4096;
 
 Flow outcome_of_error() {
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? Flow::blocked : Flow::closed;
@@ -62,7 +63,9 @@ Flow TcpStream::read_into(std::vector<iovec>& pieces, uint64_t* moved) {
   prepare_buffer();
   size_t wanted = 0;
   for (const iovec& piece : pieces) wanted += piece.iov_len;
-  pieces.push_back({buffer_.get(), buffer_bytes});
+  // Behind much payload more of that kind is likely: of what follows only the header is taken along, so that
+  // the rest goes straight to its place too.
+  pieces.push_back({buffer_.get(), wanted < long_payload ? buffer_bytes : RequestFrame::encoded_bytes});
   msghdr header{};
   header.msg_iov = pieces.data();
   header.msg_iovlen = pieces.size();
