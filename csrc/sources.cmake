@@ -69,6 +69,7 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/connection_rails.cpp
   csrc/messaging/context.cpp
   csrc/messaging/establish.cpp
+  csrc/messaging/event_watch.cpp
   csrc/messaging/exchange.cpp
   csrc/messaging/exchange_messages.cpp
   csrc/messaging/exchange_one_sided.cpp

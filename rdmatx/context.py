@@ -99,6 +99,21 @@ class Context(_C.Context):
         """
         return super().connect(address, timeout=timeout, secret=_C.PreparedSecret(secret))
 
+    async def connect_async(
+        self,
+        address: str,
+        *,
+        timeout: float | None = None,
+        secret: str | bytes | None = None,
+    ) -> Connection:
+        """`connect()`, awaitable in an asyncio event loop.
+
+        Where the awaiting task is cancelled, a connection that still comes about is closed.
+        """
+        from rdmatx import asynchronous
+
+        return await asynchronous.connect(self, address, timeout, secret)
+
     def register(self, buffer: object, access: str = "rw") -> Region:
         """Registers memory, so that operations need not, and peers reach it as `access` allows.
 

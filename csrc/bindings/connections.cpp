@@ -56,10 +56,25 @@ uint64_t result_of(const Work& work) {
   return is_atomic(work.request().kind()) ? work.request().value() : work.bytes();
 }
 
+void bind_event_watch(py::module_& module) {
+  py::class_<EventWatch>(module, "EventWatch",
+                         "How an event loop waits for the connections of a context: see rdmatx.asynchronous.")
+      .def("fileno", &EventWatch::fd, "Readable when something may have happened.")
+      .def(
+          "serve", [](EventWatch& self) { without_gil([&] { self.serve(); }); },
+          "Makes progress without waiting, and asks for the next event.");
+}
+
 void bind_work(py::module_& module) {
-  py::class_<Work>(
+  py::class_<Work> type(
       module, "Work",
-      "An operation that was started. It ends in exactly one state, and holds its buffer till then.")
+      "An operation that was started. It ends in exactly one state, and holds its buffer till then. "
+      "`await work` waits for it in an asyncio event loop and gives what wait() would; where the awaiting "
+      "task "
+      "is cancelled the operation goes on, and holds its buffer until it ends.");
+  bind_waiting_in_loop(type);
+  type.def("__await__", [](py::object self) { return asynchronous("finished")(self).attr("__await__")(); })
+      .def_property_readonly("_finished", [](const Work& self) { return self.request().finished(); })
       .def(
           "wait",
           [](const Work& self, Timeout timeout) {
@@ -310,6 +325,13 @@ void bind_rest(ConnectionClass& type) {
           py::arg("timeout") = py::none(),
           "The oldest `notify` of the peer's writes that was not taken yet; their bytes are here. While "
           "65,536 wait, the peer's further ones are held back.")
+      .def("_take_notification",
+           [](Connection& self) { return without_gil([&] { return self.take_notification(); }); })
+      .def(
+          "notifications", [](py::object self) { return asynchronous("notifications")(self); },
+          "The peer's notifications as they come, for `async for` in an asyncio event loop. Ends when this "
+          "side "
+          "closes the connection, and raises what ends it otherwise.")
       .def("stats", &stats_of,
            "Messages and bytes since the connection was opened, what waits to be received, and for each of "
            "its \"rails\" the path, whether it is alive, the bytes of transfers over it, how often it failed "
@@ -328,6 +350,7 @@ void bind_rest(ConnectionClass& type) {
 }  // namespace
 
 void bind_connections(py::module_& module) {
+  bind_event_watch(module);
   bind_work(module);
   bind_waiting_message(module);
   ConnectionClass type(
@@ -335,6 +358,7 @@ void bind_connections(py::module_& module) {
       "A connection to one peer. All calls may be made from any thread; timeouts are in seconds, none is the "
       "context's default, math.inf is no limit. After a failure every pending operation and every later call "
       "raises that failure; Context.connect() opens a new connection.");
+  bind_waiting_in_loop(type);
   bind_sends(type);
   bind_receives(type);
   bind_writes(type);

@@ -75,7 +75,13 @@ void bind_listener(py::module_& module) {
           "(closed before they had finished); and as of now `half_open` handshakes, and connections "
           "`waiting` "
           "for accept().")
-      .def_property_readonly("address", &Listener::address, "What peers connect to: \"127.0.0.1:41234\".");
+      .def_property_readonly("address", &Listener::address, "What peers connect to: \"127.0.0.1:41234\".")
+      .def("_try_accept",
+           [](Listener& self) { return freed_without_gil(without_gil([&] { return self.try_accept(); })); });
+  bind_waiting_in_loop(type);
+  type.def(
+      "accept_async", [](py::object self) { return asynchronous("accept")(self); },
+      "The next connection, awaitable in an asyncio event loop.");
   bind_closing(type, "Stops listening and closes the connections that nobody accepted.");
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bindings/gil.hpp"
+#include "messaging/event_watch.hpp"
 
 namespace rdmatx::bindings {
 
@@ -16,6 +17,22 @@ void bind_closing(pybind11::class_<T, std::shared_ptr<T>>& type, const char* doc
       .def_property_readonly("closed", &T::closed, "Whether close() was called.")
       .def("__enter__", [](pybind11::object self) { return self; })
       .def("__exit__", [](T& self, const pybind11::args&) { without_gil([&] { self.close(); }); });
+}
+
+/// A function of the Python module that lets event loops wait; imported when first needed.
+inline pybind11::object asynchronous(const char* name) {
+  return pybind11::module_::import("rdmatx.asynchronous").attr(name);
+}
+
+/// What rdmatx.asynchronous needs to wait for things of this class: which waits belong together, and a watch.
+template <typename Class>
+void bind_waiting_in_loop(Class& type) {
+  using T = typename Class::type;
+  type.def_property_readonly(
+          "_progress_id",
+          [](const T& self) { return reinterpret_cast<uintptr_t>(self.progress_of_context().get()); })
+      .def("_watch_events",
+           [](const T& self) { return std::make_unique<EventWatch>(self.progress_of_context()); });
 }
 
 }  // namespace rdmatx::bindings

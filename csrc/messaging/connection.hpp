@@ -99,6 +99,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::shared_ptr<Request> flush();
   /// The immediates of the peer's writes, in the order they came.
   uint32_t next_notification(std::optional<double> timeout);
+  /// The oldest, if there is one now.
+  std::optional<uint32_t> take_notification();
 
   /// Waits for an operation of this connection and throws what made it fail. On TimeoutError it goes on.
   void wait(const std::shared_ptr<Request>& request, std::optional<double> timeout);
@@ -109,6 +111,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void close() override;
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
+  /// What its waits make progress on.
+  const std::shared_ptr<Progress>& progress_of_context() const noexcept { return waiting_.progress; }
   const std::string& peer() const noexcept { return peer_; }
   /// The way of each rail.
   const std::vector<Path>& paths() const noexcept { return paths_; }
@@ -165,6 +169,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
 
   // Under the lock.
   void check_open() const;
+  std::optional<uint32_t> look_for_notification();
   bool poll();
   size_t poll_lane(size_t index);
   void handle(size_t index, const Completion& completion);
@@ -250,6 +255,9 @@ class RDMATX_API Work {
   /// Bytes moved; of a receive, what came. Throws UsageError while it is pending, or what made it fail.
   uint64_t bytes() const;
   const Request& request() const noexcept { return *request_; }
+  const std::shared_ptr<Progress>& progress_of_context() const noexcept {
+    return connection_->progress_of_context();
+  }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
 
  private:

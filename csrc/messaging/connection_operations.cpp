@@ -146,15 +146,25 @@ std::optional<WaitingMessage> Connection::iprobe(TagChoice tag) {
 uint32_t Connection::next_notification(std::optional<double> timeout) {
   check_usable();
   const Deadline deadline = waiting_.deadline(timeout);
-  const auto look = [&] {
-    std::optional<uint32_t> found;
-    if (state_ != State::closed) guarded([&] { found = exchange_.take_notification(); });
-    return found;
-  };
-  if (const auto found = wait_for_arrival(deadline, look)) return *found;
+  if (const auto found = wait_for_arrival(deadline, [&] { return look_for_notification(); })) return *found;
   throw TimeoutError(
       "next_notification: no write of " + peer_ + " brought one within " + seconds_text(deadline.seconds()),
       peer_, "next_notification", deadline.seconds());
+}
+
+std::optional<uint32_t> Connection::take_notification() {
+  check_usable();
+  const CallerLock lock(*this);
+  if (state_ == State::open) poll();
+  auto found = look_for_notification();
+  if (!found) check_open();
+  return found;
+}
+
+std::optional<uint32_t> Connection::look_for_notification() {
+  std::optional<uint32_t> found;
+  if (state_ != State::closed) guarded([&] { found = exchange_.take_notification(); });
+  return found;
 }
 
 }  // namespace rdmatx

@@ -79,19 +79,24 @@ std::shared_ptr<Connection> Listener::accept(std::optional<double> timeout) {
   for (;;) {
     const bool in_time = waiting_.progress->wait(
         nullptr, [this] { return closed() || ready_count_.load(std::memory_order_acquire) > 0; }, deadline);
-    if (closed()) throw ClosedError("the listener at " + address_ + " was closed");
+    if (auto connection = try_accept()) return connection;
     if (!in_time)
       throw TimeoutError(
           "accept at " + address_ + ": nobody connected within " + seconds_text(deadline.seconds()), address_,
           "accept", deadline.seconds());
-    const std::lock_guard lock(mutex_);
-    if (ready_.empty()) continue;  // another thread took it
-    std::shared_ptr<Connection> connection = std::move(ready_.front());
-    ready_.pop_front();
-    ready_count_.store(ready_.size(), std::memory_order_release);
-    if (ready_.size() + 1 == most_waiting) signal_event(wake_);  // strangers are taken again
-    return connection;
   }
+}
+
+std::shared_ptr<Connection> Listener::try_accept() {
+  check_not_forked(waiting_.generation);
+  if (closed()) throw ClosedError("the listener at " + address_ + " was closed");
+  const std::lock_guard lock(mutex_);
+  if (ready_.empty()) return nullptr;
+  std::shared_ptr<Connection> connection = std::move(ready_.front());
+  ready_.pop_front();
+  ready_count_.store(ready_.size(), std::memory_order_release);
+  if (ready_.size() + 1 == most_waiting) signal_event(wake_);  // strangers are taken again
+  return connection;
 }
 
 ListenerStats Listener::stats() const noexcept {

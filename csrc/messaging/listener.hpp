@@ -45,6 +45,10 @@ class RDMATX_API Listener {
   const std::string& address() const noexcept { return address_; }
   /// The next connection that finished its handshake. Throws TimeoutError, ClosedError.
   std::shared_ptr<Connection> accept(std::optional<double> timeout);
+  /// The same, if there is one now; else null. Throws ClosedError.
+  std::shared_ptr<Connection> try_accept();
+  /// What its waits make progress on.
+  const std::shared_ptr<Progress>& progress_of_context() const noexcept { return waiting_.progress; }
   ListenerStats stats() const noexcept;
   /// Stops listening and closes what was not accepted. Idempotent.
   void close();

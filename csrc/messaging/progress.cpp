@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "messaging/event_watch.hpp"
 #include "rdma/handle.hpp"
 
 namespace rdmatx {
@@ -70,6 +71,11 @@ UniqueFd checked(int fd, const char* call) {
   return UniqueFd(fd);
 }
 
+void ring(int eventfd) noexcept {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
+}
+
 void add_to_epoll(int epoll, int fd, uint32_t what) {
   epoll_event event{what, {.fd = fd}};
   if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
@@ -96,8 +102,10 @@ Progress::Progress(std::vector<std::shared_ptr<CompletionChannel>> events)
     : connections_(std::make_shared<List>()), watch_(std::make_shared<Watch>()) {
   watch_->events = std::move(events);
   watch_->epoll = checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
+  watch_->sockets = checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
   watch_->wake = checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
   for (const auto& channel : watch_->events) add_to_epoll(watch_->epoll.get(), channel->fd(), EPOLLIN);
+  add_to_epoll(watch_->epoll.get(), watch_->sockets.get(), EPOLLIN);
   add_to_epoll(watch_->epoll.get(), watch_->wake.get(), EPOLLIN);
 }
 
@@ -105,7 +113,7 @@ void Progress::add(const std::shared_ptr<Progressing>& connection, int socket) {
   {
     const std::lock_guard lock(sleep_mutex_);
     if (!watch_) throw ClosedError("the context was closed meanwhile: open a new one");
-    add_to_epoll(watch_->epoll.get(), socket, EPOLLIN | EPOLLRDHUP);
+    add_to_epoll(watch_->sockets.get(), socket, EPOLLIN | EPOLLRDHUP);
   }
   const std::lock_guard lock(list_mutex_);
   auto list = std::make_shared<List>(*connections_);
@@ -128,7 +136,7 @@ void Progress::remove(const Progressing* connection, int socket) noexcept {
 
 void Progress::unwatch(int socket) noexcept {
   const std::lock_guard lock(sleep_mutex_);
-  if (watch_) ::epoll_ctl(watch_->epoll.get(), EPOLL_CTL_DEL, socket, nullptr);
+  if (watch_) ::epoll_ctl(watch_->sockets.get(), EPOLL_CTL_DEL, socket, nullptr);
 }
 
 std::shared_ptr<const Progress::List> Progress::connections() const {
@@ -229,9 +237,7 @@ bool Progress::sleep(Progressing* first, const std::function<bool()>& done, cons
     }
   } hand{*this};
   if (first) first->arm();
-  const auto list = connections();  // kept: another thread may replace it meanwhile
-  for (const auto& weak : *list)
-    if (const auto connection = weak.lock()) connection->arm();
+  arm_all();
   // What completed before a queue was armed gives no event.
   if (look(first, true) || done()) return done();
   watch_descriptors(*watch, seconds);
@@ -279,9 +285,27 @@ void Progress::wake_sleepers() noexcept {
   const std::lock_guard lock(sleep_mutex_);
   ++wake_number_;
   woken_.notify_all();
-  if (!watched_ || !watch_) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(watch_->wake.get(), &one, sizeof one);
+  for (EventWatch* watch : event_watches_) watch->wake();
+  if (watched_ && watch_) ring(watch_->wake.get());
+}
+
+void Progress::arm_all() {
+  const auto list = connections();  // kept: another thread may replace it meanwhile
+  for (const auto& weak : *list)
+    if (const auto connection = weak.lock()) connection->arm();
+}
+
+std::shared_ptr<Progress::Watch> Progress::add(EventWatch* watch) {
+  const std::lock_guard lock(sleep_mutex_);
+  if (!watch_) throw ClosedError("the context was closed: open a new one");
+  event_watches_.push_back(watch);
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  return watch_;
+}
+
+void Progress::remove(EventWatch* watch) noexcept {
+  const std::lock_guard lock(sleep_mutex_);
+  if (std::erase(event_watches_, watch) > 0) sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 ServiceThread::ServiceThread(std::function<void()> body) : generation_(process_generation()) {

@@ -16,6 +16,8 @@
 
 namespace rdmatx {
 
+class EventWatch;
+
 /// Called at least ten times a second by every thread that waits here, with no lock held. It may throw, which
 /// ends the wait: that is how a Ctrl-C gets out. Null: nothing is called. Set once, by the bindings.
 RDMATX_API void set_interrupt_check(void (*check)());
@@ -74,11 +76,13 @@ class Progress {
   }
 
  private:
+  friend class EventWatch;
   // What a sleeping thread watches; it keeps its share over a stop().
   struct Watch {
     std::vector<std::shared_ptr<CompletionChannel>> events;
-    UniqueFd epoll;
+    UniqueFd sockets;  // an epoll of the bootstrap sockets
     UniqueFd wake;
+    UniqueFd epoll;  // of all the above
   };
 
   bool look(Progressing* first, bool all);
@@ -88,6 +92,9 @@ class Progress {
   void watch_descriptors(Watch& watch, double seconds);
   void take_events(CompletionChannel& events);
   void wake_sleepers() noexcept;
+  void arm_all();
+  std::shared_ptr<Watch> add(EventWatch* watch);
+  void remove(EventWatch* watch) noexcept;
 
   mutable std::mutex list_mutex_;
   std::shared_ptr<const List> connections_;
@@ -97,9 +104,10 @@ class Progress {
   std::mutex sleep_mutex_;
   std::shared_ptr<Watch> watch_;  // null once stopped
   std::condition_variable woken_;
-  std::atomic<int> sleepers_{0};
-  bool watched_ = false;      // one of the sleepers watches the descriptors
-  uint64_t wake_number_ = 0;  // under sleep_mutex_
+  std::vector<EventWatch*> event_watches_;  // under sleep_mutex_
+  std::atomic<int> sleepers_{0};            // event watches among them
+  bool watched_ = false;                    // one of the sleepers watches the descriptors
+  uint64_t wake_number_ = 0;                // under sleep_mutex_
 };
 
 /// A thread of the library, for what cannot wait until a user's thread comes along. Blocks all signals.
