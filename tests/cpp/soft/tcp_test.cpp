@@ -317,12 +317,17 @@ TEST(a_forked_grandchild_hides_no_death) {
 }
 
 TEST(every_process_has_a_port_of_its_own) {
-  End here(4096);
-  Child child([](int, int out) {
+  Child child([](int in, int out) {
     End there(4096);
     CHECK_EQ(write(out, &there.qp->qp_num, 4), 4);
+    char word;
+    CHECK_EQ(read(in, &word, 1), 1);
   });
-  CHECK(child.get<uint32_t>() >> 16 != here.qp->qp_num >> 16);
+  const auto number = child.get<uint32_t>();
+  End here(4096);
+  CHECK(number >> 16 != here.qp->qp_num >> 16);
+  child.put('x');
+  CHECK_EQ(child.exit_status(), 0);
 }
 
 TEST(queue_pair_numbers_come_round_again) {
