@@ -68,7 +68,7 @@ std::shared_ptr<const RailDomainList> Connection::usable_domains() {
 }
 
 std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t tag) {
-  auto request = std::make_shared<Request>(RequestKind::send, tag, std::move(memory));
+  auto request = make_request(RequestKind::send, tag, std::move(memory));
   // Outside the lock: it may take long.
   if (!Exchange::is_eager(request->capacity())) {
     request->register_memory(*usable_domains(), Access::none, limits_);
@@ -82,7 +82,7 @@ std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t
 }
 
 std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, TagChoice tag) {
-  auto request = std::make_shared<Request>(RequestKind::receive, tag, std::move(memory));
+  auto request = make_request(RequestKind::receive, tag, std::move(memory));
   if (!Exchange::is_eager(request->capacity()))
     request->register_memory(*usable_domains(), Access::local_write | Access::remote_write, limits_);
   const CallerLock lock(*this);

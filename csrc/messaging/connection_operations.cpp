@@ -31,13 +31,13 @@ std::shared_ptr<Request> Connection::write(OperationMemory memory, const RemoteK
                                            std::optional<uint32_t> notify) {
   check_usable();
   key.check(offset, memory.bytes, RemoteAccess::write, "write");
-  auto request = std::make_shared<Request>(RequestKind::write, TagChoice{}, std::move(memory));
+  auto request = make_request(RequestKind::write, TagChoice{}, std::move(memory));
   const uint64_t bytes = request->capacity();
   if (bytes <= limits_.inline_bytes)
     request->use_inline();
   else
     request->register_memory(*usable_domains(), Access::none, limits_);
-  if (bytes > 0) request->set_remote({remote_part(key, offset, bytes)});
+  if (bytes > 0) request->add_remote(remote_part(key, offset, bytes));
   request->set_notification(notify);
   return start_one_sided(std::move(request));
 }
@@ -45,10 +45,10 @@ std::shared_ptr<Request> Connection::write(OperationMemory memory, const RemoteK
 std::shared_ptr<Request> Connection::read(OperationMemory memory, const RemoteKey& key, uint64_t offset) {
   check_usable();
   key.check(offset, memory.bytes, RemoteAccess::read, "read");
-  auto request = std::make_shared<Request>(RequestKind::read, TagChoice{}, std::move(memory));
+  auto request = make_request(RequestKind::read, TagChoice{}, std::move(memory));
   const uint64_t bytes = request->capacity();
   request->register_memory(*usable_domains(), Access::local_write, limits_);
-  if (bytes > 0) request->set_remote({remote_part(key, offset, bytes)});
+  if (bytes > 0) request->add_remote(remote_part(key, offset, bytes));
   return start_one_sided(std::move(request));
 }
 
@@ -63,7 +63,7 @@ std::shared_ptr<Request> Connection::write_many(std::vector<Block> blocks, std::
                     ("block " + std::to_string(i) + " of write_many").c_str());
     planned.push_back({std::move(block.memory), remote_part(block.key, block.offset, bytes)});
   }
-  auto request = std::make_shared<Request>(std::move(planned));
+  auto request = make_request(std::move(planned));
   request->register_memory(*usable_domains(), Access::none, limits_);
   request->set_notification(notify);
   return start_one_sided(std::move(request));
@@ -85,8 +85,8 @@ std::shared_ptr<Request> Connection::start_atomic(RequestKind kind, const Remote
   if (!device.limits.atomics)
     throw UnavailableError(std::string(name) + ": device " + device.name +
                            " has no atomic operations; use messages instead");
-  auto request = std::make_shared<Request>(kind, operands);
-  request->set_remote({remote_part(key, offset, bytes)});
+  auto request = make_request(kind, operands);
+  request->add_remote(remote_part(key, offset, bytes));
   return start_one_sided(std::move(request));
 }
 
@@ -101,7 +101,7 @@ std::shared_ptr<Request> Connection::compare_swap(const RemoteKey& key, uint64_t
 
 std::shared_ptr<Request> Connection::flush() {
   check_usable();
-  auto request = std::make_shared<Request>(RequestKind::flush, TagChoice{}, OperationMemory{});
+  auto request = make_request(RequestKind::flush, TagChoice{}, OperationMemory{});
   const CallerLock lock(*this);
   check_open();
   exchange_.flush_one_sided(request);

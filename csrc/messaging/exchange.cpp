@@ -64,7 +64,7 @@ std::optional<WaitingMessage> Exchange::waiting_message(TagChoice tag) {
 
 bool Exchange::withdraw(const std::shared_ptr<Request>& request) {
   if (request->kind() == RequestKind::receive) return matcher_.withdraw(request->choice(), request);
-  return std::erase(data_, request) > 0;
+  return data_.erase_if([&](const auto& waiting) { return waiting == request; }) > 0;
 }
 
 void Exchange::post(MessageHeader header, const void* payload, size_t payload_bytes,
@@ -145,12 +145,12 @@ void Exchange::fail_all(const std::exception_ptr& failure) {
   };
   for (Lane& lane : lanes_)
     if (lane.channel) lane.channel->drain(0, [&](Channel::Unfinished work) { fail(work.request); });
-  for (const Again& message : again_) fail(message.request);
-  for (const auto& transfer : transfers_) fail(transfer->request());
-  for (const auto& request : notifying_) fail(request);
-  for (const auto& request : one_sided_) fail(request);
-  for (const Control& control : control_) fail(control.request);
-  for (const auto& request : data_) fail(request);
+  again_.for_each([&](const Again& message) { fail(message.request); });
+  transfers_.for_each([&](const auto& transfer) { fail(transfer->request()); });
+  notifying_.for_each(fail);
+  one_sided_.for_each(fail);
+  control_.for_each([&](const Control& control) { fail(control.request); });
+  data_.for_each(fail);
   for (const auto& [id, request] : asked_) fail(request);
   for (const auto& [id, request] : writing_) fail(request);
   matcher_.drain_posted(fail);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <span>
@@ -9,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/ring.hpp"
 #include "messaging/credits.hpp"
 #include "messaging/lanes.hpp"
 #include "messaging/matcher.hpp"
@@ -167,6 +167,7 @@ class Exchange {
   void take_over(Channel::Unfinished work, Leftovers& leftovers);
   void take_over_message(Channel::Unfinished work, Leftovers& leftovers);
   void take_over_atomic(const std::shared_ptr<Request>& request);
+  Transfer* find_transfer(const std::shared_ptr<Request>& request);
   void resume(Leftovers leftovers);
   void sent_notification() noexcept;
   void post_data(const std::shared_ptr<Request>& request);
@@ -177,15 +178,15 @@ class Exchange {
   const std::string peer_;
   Credits credits_;
   Matcher<std::shared_ptr<Request>, Unexpected> matcher_;
-  std::deque<std::shared_ptr<Request>> data_;  // sends in order, not posted yet
-  std::deque<Control> control_;                // answers, not posted yet
-  std::deque<std::vector<std::byte>> unsaid_;  // notices for the peer, before everything else
-  std::deque<std::vector<std::byte>> heard_;   // and the peer's
-  std::deque<Again> again_;                    // before everything but those
-  std::deque<std::unique_ptr<Transfer>> transfers_;
-  std::deque<std::shared_ptr<Request>> notifying_;  // writes, in order, whose notification was not posted
-  std::deque<std::shared_ptr<Request>> one_sided_;  // in the order they were started, flushes among them
-  std::deque<uint32_t> notifications_;              // of the peer, not taken yet
+  Ring<std::shared_ptr<Request>> data_;  // sends in order, not posted yet
+  Ring<Control> control_;                // answers, not posted yet
+  Ring<std::vector<std::byte>> unsaid_;  // notices for the peer, before everything else
+  Ring<std::vector<std::byte>> heard_;   // and the peer's
+  Ring<Again> again_;                    // before everything but those
+  Ring<std::unique_ptr<Transfer>> transfers_;
+  Ring<std::shared_ptr<Request>> notifying_;  // writes, in order, whose notification was not posted
+  Ring<std::shared_ptr<Request>> one_sided_;  // in the order they were started, flushes among them
+  Ring<uint32_t> notifications_;              // of the peer, not taken yet
   uint64_t notification_credits_held_ = 0;
   Requests asked_;       // sends whose request to send waits for an answer
   Requests writing_;     // receives the peer was cleared to write to

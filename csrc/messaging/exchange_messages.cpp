@@ -50,7 +50,7 @@ void Exchange::handle(std::span<const std::byte> message) {
       return;
     case MessageKind::notice:
       if (lanes_.size() == 1) broken("a notice of a rail, of which there is only one");
-      heard_.emplace_back(payload.begin(), payload.end());
+      heard_.push_back({payload.begin(), payload.end()});
       return;
   }
   broken("a message of unknown kind " + std::to_string(static_cast<int>(header.kind)));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "base/error.hpp"
 #include "messaging/exchange.hpp"
@@ -78,21 +77,27 @@ void Exchange::take_over_atomic(const std::shared_ptr<Request>& request) {
   end_flushes();
 }
 
+// The one that has not posted all of the request's pieces yet.
+Transfer* Exchange::find_transfer(const std::shared_ptr<Request>& request) {
+  for (size_t i = 0; i < transfers_.size(); ++i)
+    if (transfers_[i]->request() == request) return transfers_[i].get();
+  return nullptr;
+}
+
 // Before what was started later, and in the order it was started.
 void Exchange::resume(Leftovers leftovers) {
-  again_.insert(again_.begin(), std::make_move_iterator(leftovers.messages.begin()),
-                std::make_move_iterator(leftovers.messages.end()));
-  notifying_.insert(notifying_.begin(), leftovers.notifying.begin(), leftovers.notifying.end());
+  for (auto message = leftovers.messages.rbegin(); message != leftovers.messages.rend(); ++message)
+    again_.push_front(std::move(*message));
+  for (auto request = leftovers.notifying.rbegin(); request != leftovers.notifying.rend(); ++request)
+    notifying_.push_front(std::move(*request));
   for (auto leftover = leftovers.transfers.rbegin(); leftover != leftovers.transfers.rend(); ++leftover) {
     const std::shared_ptr<Request>& request = leftover->request;
-    const auto posting = std::find_if(transfers_.begin(), transfers_.end(),
-                                      [&](const auto& transfer) { return transfer->request() == request; });
-    if (posting != transfers_.end()) {
-      (*posting)->add_ranges(leftover->ranges);
+    if (Transfer* posting = find_transfer(request)) {
+      posting->add_ranges(leftover->ranges);
       continue;
     }
     // Its finish, if it waits to be posted, comes behind these.
-    std::erase_if(control_, [&](const Control& waiting) { return waiting.request == request; });
+    control_.erase_if([&](const Control& waiting) { return waiting.request == request; });
     transfers_.push_front(std::make_unique<Transfer>(request, lanes_.limits(), std::move(leftover->ranges)));
   }
 }

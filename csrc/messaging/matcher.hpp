@@ -2,11 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <optional>
 #include <unordered_map>
 #include <utility>
+
+#include "base/ring.hpp"
 
 namespace rdmatx {
 
@@ -65,13 +66,9 @@ class Matcher {
   /// Takes a waiting receive back; false where it is not waiting (any more).
   bool withdraw(TagChoice choice, const Posted& posted) {
     auto& waiting = choice ? queue_of(*choice).posted : any_;
-    for (auto it = waiting.begin(); it != waiting.end(); ++it) {
-      if (!(it->posted == posted)) continue;
-      waiting.erase(it);
-      --posted_count_;
-      return true;
-    }
-    return false;
+    const bool found = waiting.erase_if([&](const Waiting& entry) { return entry.posted == posted; }) > 0;
+    if (found) --posted_count_;
+    return found;
   }
 
   size_t posted_count() const noexcept { return posted_count_; }
@@ -80,8 +77,8 @@ class Matcher {
   /// Hands every waiting receive to `take` and forgets it.
   template <typename Take>
   void drain_posted(Take take) {
-    const auto drain = [&](std::deque<Waiting>& waiting) {
-      for (Waiting& entry : waiting) take(std::move(entry.posted));
+    const auto drain = [&](Ring<Waiting>& waiting) {
+      waiting.for_each([&](Waiting& entry) { take(std::move(entry.posted)); });
       waiting.clear();
     };
     for (auto& [tag, queue] : queues_) drain(queue.posted);
@@ -92,14 +89,14 @@ class Matcher {
   template <typename Unwanted>
   void drop_arrived(Unwanted unwanted) {
     for (auto& [tag, queue] : queues_)
-      std::erase_if(queue.arrived, [&](const Place& place) { return unwanted(place->arrived); });
+      queue.arrived.erase_if([&](const Place& place) { return unwanted(place->arrived); });
     arrived_.remove_if([&](const Message& message) { return unwanted(message.arrived); });
   }
 
  private:
   struct Waiting {
-    uint64_t number;  // receives of one tag and of any are served in the order they were posted
-    Posted posted;
+    uint64_t number = 0;  // receives of one tag and of any are served in the order they were posted
+    Posted posted{};
   };
   struct Message {
     uint64_t tag = 0;
@@ -107,8 +104,8 @@ class Matcher {
   };
   using Place = typename std::list<Message>::iterator;
   struct Queue {
-    std::deque<Waiting> posted;
-    std::deque<Place> arrived;
+    Ring<Waiting> posted;
+    Ring<Place> arrived;
     bool empty() const noexcept { return posted.empty() && arrived.empty(); }
   };
 
@@ -141,7 +138,7 @@ class Matcher {
   static constexpr size_t minimum_sweep = 256;
   std::list<Message> arrived_;  // of all tags, oldest first
   std::list<Message> spare_;    // nodes to be used again
-  std::deque<Waiting> any_;
+  Ring<Waiting> any_;
   std::unordered_map<uint64_t, Queue> queues_;
   Queue* last_ = nullptr;
   uint64_t last_tag_ = 0;

@@ -76,7 +76,6 @@ static std::shared_ptr<MemoryRegion> register_range(const OperationMemory& memor
 
 Request::Request(std::vector<WriteBlock> blocks)
     : kind_(RequestKind::write_many), blocks_(std::move(blocks)) {
-  remote_.reserve(blocks_.size());
   for (WriteBlock& block : blocks_) {
     if (block.memory.layout) settle_layout(block.memory);
     memory_.bytes += block.memory.bytes;

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/export.hpp"
+#include "base/recycling.hpp"
+#include "base/small_vector.hpp"
 #include "messaging/matcher.hpp"
 #include "messaging/planner.hpp"
 #include "messaging/protocol.hpp"
@@ -98,10 +100,9 @@ class RDMATX_API Request {
   explicit Request(std::vector<WriteBlock> blocks);
   /// An atomic.
   Request(RequestKind kind, AtomicOperands operands)
-      : kind_(kind),
-        operands_(operands),
-        parts_{{nullptr, sizeof(uint64_t)}},  // the value goes through a slot
-        bytes_(sizeof(uint64_t)) {}
+      : kind_(kind), operands_(operands), bytes_(sizeof(uint64_t)) {
+    parts_.push_back({nullptr, sizeof(uint64_t)});  // the value goes through a slot
+  }
 
   bool finished() const noexcept { return state_.load(std::memory_order_acquire) != State::pending; }
   bool succeeded() const noexcept { return state_.load(std::memory_order_acquire) == State::succeeded; }
@@ -133,11 +134,12 @@ class RDMATX_API Request {
   /// taken.
   void register_memory(RailDomains domains, Access access, const TransferLimits& limits);
   /// For memory whose bytes are copied into the work request.
-  void use_inline() { parts_ = {{data(), capacity()}}; }
-  const std::vector<LocalPart>& parts() const noexcept { return parts_; }
+  void use_inline() { parts_.push_back({data(), capacity()}); }
+  const SmallVector<LocalPart, 1>& parts() const noexcept { return parts_; }
   /// Where the bytes go to, or come from, at the peer.
-  void set_remote(std::vector<RemotePart> remote) noexcept { remote_ = std::move(remote); }
-  const std::vector<RemotePart>& remote() const noexcept { return remote_; }
+  void set_remote(SmallVector<RemotePart, 1> remote) noexcept { remote_ = std::move(remote); }
+  void add_remote(const RemotePart& part) { remote_.push_back(part); }
+  const SmallVector<RemotePart, 1>& remote() const noexcept { return remote_; }
   /// What a one-sided write tells the peer when its bytes are there.
   void set_notification(std::optional<uint32_t> immediate) noexcept { notification_ = immediate; }
   std::optional<uint32_t> notification() const noexcept { return notification_; }
@@ -214,8 +216,8 @@ class RDMATX_API Request {
   std::shared_ptr<const StridedLayout> landing_;  // where the staging's bytes go once all came
   std::shared_ptr<Staging> staging_;
   std::vector<std::shared_ptr<MemoryRegion>> regions_;
-  std::vector<LocalPart> parts_;
-  std::vector<RemotePart> remote_;
+  SmallVector<LocalPart, 1> parts_;
+  SmallVector<RemotePart, 1> remote_;
   std::optional<uint32_t> notification_;
   uint32_t checksum_ = 0;
   uint64_t finish_id_ = 0;
@@ -229,5 +231,11 @@ class RDMATX_API Request {
   std::exception_ptr failure_;
   std::atomic<State> state_{State::pending};
 };
+
+/// A request from memory that requests leave behind.
+template <typename... Arguments>
+std::shared_ptr<Request> make_request(Arguments&&... arguments) {
+  return std::allocate_shared<Request>(RecyclingAllocator<Request>(), std::forward<Arguments>(arguments)...);
+}
 
 }  // namespace rdmatx

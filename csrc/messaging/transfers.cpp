@@ -5,11 +5,11 @@
 namespace rdmatx {
 namespace {
 
-template <typename Part>
-std::vector<uint64_t> sizes_of(const std::vector<Part>& parts) {
+template <typename Parts>
+std::vector<uint64_t> sizes_of(const Parts& parts) {
   std::vector<uint64_t> sizes;
   sizes.reserve(parts.size());
-  for (const Part& part : parts) sizes.push_back(part.bytes);
+  for (const auto& part : parts) sizes.push_back(part.bytes);
   return sizes;
 }
 

@@ -14,3 +14,4 @@ rdmatx_test(connection LAYER messaging TIMEOUT 300 SOURCES messaging/connection_
 rdmatx_test(one_sided LAYER messaging TIMEOUT 300 SOURCES messaging/one_sided_test.cpp)
 rdmatx_test(rail_pairing LAYER messaging SOURCES messaging/rail_pairing_test.cpp)
 rdmatx_test(rails LAYER messaging TIMEOUT 300 SOURCES messaging/rails_test.cpp)
+rdmatx_test(allocations LAYER messaging SOURCES messaging/allocations_test.cpp)
