@@ -15,13 +15,10 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rdmatx import _C
 from rdmatx.errors import ClosedError
-
-if TYPE_CHECKING:
-    from rdmatx.context import Context
 
 __all__ = ["accept", "connect", "finished", "notifications"]
 
@@ -143,10 +140,8 @@ async def notifications(connection: _C.Connection) -> AsyncIterator[int]:
             return
 
 
-async def connect(
-    context: Context, address: str, timeout: float | None, secret: str | bytes | None
-) -> _C.Connection:
-    """What `context.connect()` gives. The handshake takes a thread of its own while it lasts.
+async def connect(attempt: Callable[[], _C.Connection]) -> _C.Connection:
+    """What `attempt`, a call of `Context.connect()`, gives, in a thread of its own while it lasts.
 
     Where the awaiting task is cancelled, a connection that still comes about is closed.
     """
@@ -166,7 +161,7 @@ async def connect(
         connection: _C.Connection | None = None
         failure: BaseException | None = None
         try:
-            connection = context.connect(address, timeout=timeout, secret=secret)
+            connection = attempt()
         except BaseException as error:
             failure = error
         try:

@@ -10,12 +10,14 @@ with rdmatx.Context() as ctx, ctx.listen("127.0.0.1:0") as listener:
 from __future__ import annotations
 
 import atexit
+import random
+import time
 import weakref
 from collections.abc import Sequence
 
 from rdmatx import _C
 from rdmatx._C import Connection, Listener, Region, RemoteKey, WaitingMessage, Work
-from rdmatx.errors import UsageError
+from rdmatx.errors import PeerLostError, UsageError
 
 __all__ = [
     "Connection",
@@ -29,6 +31,10 @@ __all__ = [
 
 #: Seconds that a call waits where neither it nor its context says otherwise.
 DEFAULT_TIMEOUT = 60.0
+
+#: Seconds between attempts of `connect(retry=True)`; each pause is twice the one before.
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
 
 _open: weakref.WeakSet[Context] = weakref.WeakSet()
 
@@ -87,17 +93,35 @@ class Context(_C.Context):
         *,
         timeout: float | None = None,
         secret: str | bytes | None = None,
+        retry: bool = False,
     ) -> Connection:
         """Connects to a listener of any process at "host:port" or "[v6]:port".
 
         The peer need not have called `accept()` yet. `secret` is the listener's, as in
         `listen()`: both sides prove that they have it, and a listener without it is told nothing.
+        With `retry`, a peer that is not there is tried again until the time is up, after pauses
+        that grow from 0.05 to 1 second: for peers that start in any order, and to connect again
+        after one was lost.
 
         Raises `PeerLostError` where nothing listens there, `AuthenticationError` where the
         secrets differ or one side has none, `UnavailableError` where the two cannot talk
         (version, provider, network), and `TimeoutError`.
         """
-        return super().connect(address, timeout=timeout, secret=_C.PreparedSecret(secret))
+        seconds = self.timeout if timeout is None else timeout
+        prepared = _C.PreparedSecret(secret)
+        until = time.monotonic() + seconds
+        pause = FIRST_PAUSE
+        while True:
+            left = max(0.0, until - time.monotonic()) if retry else seconds
+            try:
+                return super().connect(address, timeout=left, secret=prepared)
+            except PeerLostError:
+                # Peers that retry together do not stay together.
+                pause = min(pause * 2, LONGEST_PAUSE)
+                wait = pause * random.uniform(0.5, 1.0)
+                if not retry or time.monotonic() + wait >= until:
+                    raise
+            time.sleep(wait)
 
     async def connect_async(
         self,
@@ -105,6 +129,7 @@ class Context(_C.Context):
         *,
         timeout: float | None = None,
         secret: str | bytes | None = None,
+        retry: bool = False,
     ) -> Connection:
         """`connect()`, awaitable in an asyncio event loop.
 
@@ -112,7 +137,9 @@ class Context(_C.Context):
         """
         from rdmatx import asynchronous
 
-        return await asynchronous.connect(self, address, timeout, secret)
+        return await asynchronous.connect(
+            lambda: self.connect(address, timeout=timeout, secret=secret, retry=retry)
+        )
 
     def register(self, buffer: object, access: str = "rw") -> Region:
         """Registers memory, so that operations need not, and peers reach it as `access` allows.

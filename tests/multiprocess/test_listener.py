@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -12,6 +13,7 @@ import pytest
 
 import rdmatx
 from rdmatx import errors
+from tests.launch import Rank, launch
 from tests.multiprocess.conftest import PATIENCE
 
 MAGIC = b"RDMX"
@@ -188,3 +190,34 @@ def test_a_connection_says_where_it_goes(context: rdmatx.Context, provider: str)
         assert context.device in near.path
         assert context.device in context.describe()
         assert context.device in repr(context)
+
+
+def late_listener(rank: Rank, provider: str, device: str | None, port: int) -> bytes:
+    """Rank 0 listens only after rank 1 has been trying for a while."""
+    with rdmatx.Context(device, provider, timeout=PATIENCE) as context:
+        if rank.index == 0:
+            assert rank.receive(1) == "trying"
+            time.sleep(0.3)
+            with (
+                context.listen(f"127.0.0.1:{port}") as listener,
+                listener.accept() as connection,
+            ):
+                connection.send(b"at last")
+                return b"at last"
+        address = f"127.0.0.1:{port}"
+        with pytest.raises(errors.PeerLostError, match="nothing listens"):
+            context.connect(address)
+        started = time.monotonic()
+        with pytest.raises(errors.PeerLostError, match="nothing listens"):
+            context.connect(address, timeout=0.2, retry=True)
+        assert time.monotonic() - started < 1.2
+        rank.send(0, "trying")
+        with context.connect(address, retry=True) as connection:
+            buffer = bytearray(20)
+            return bytes(buffer[: connection.recv(buffer)])
+
+
+def test_connecting_to_a_listener_that_comes_late(provider: str, device_name: str | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    assert launch(late_listener, provider, device_name, port) == [b"at last", b"at last"]
