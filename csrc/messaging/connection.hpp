@@ -188,6 +188,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void on_rail_answer(size_t index, const RailNotice& answer);
   void revive_lane(size_t index);
   void look_after_lanes();
+  void look_after_living(size_t index);
   void offer_lane(size_t index);
   void say(RecordKind kind, const RailNotice& notice) { exchange_.say(encode(kind, notice)); }
   void hear_notices();

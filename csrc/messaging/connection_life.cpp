@@ -176,7 +176,7 @@ void Connection::check_peer() noexcept {
   if (!lock || state_ != State::open) return;
   try {
     read_socket();
-    if (state_ == State::open && lanes_.size() > 1) look_after_lanes();
+    if (state_ == State::open) look_after_lanes();
   } catch (...) {
     return fail(std::current_exception(), State::failed, first_line(std::current_exception()));
   }

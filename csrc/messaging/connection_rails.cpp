@@ -16,6 +16,7 @@ using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds look_interval{50};
+constexpr milliseconds device_look_interval{500};
 constexpr milliseconds first_pause{100};
 constexpr milliseconds longest_pause{2000};
 constexpr milliseconds offer_patience{5000};
@@ -23,12 +24,19 @@ constexpr milliseconds beat_interval{1000};
 // A queue pair in the error state flushes its receives; that is when nothing more arrives.
 constexpr milliseconds flush_patience{1000};
 
-bool port_is_active(const Lane& lane) {
+enum class PortHealth { active, inactive, gone };
+
+PortHealth health_of(const Lane& lane) {
   try {
-    return lane.rail.device()->query_port(lane.path.local.port).state == PortState::active;
+    const PortState state = lane.rail.device()->query_port(lane.path.local.port).state;
+    return state == PortState::active ? PortHealth::active : PortHealth::inactive;
   } catch (const VerbsError&) {
-    return false;  // the device is gone
+    return PortHealth::gone;  // the device was removed, or its driver failed
   }
+}
+
+bool port_is_active(const Lane& lane) {
+  return health_of(lane) == PortHealth::active;
 }
 
 // Where the rail's own address lies in the table now: a link that comes back may have moved it.
@@ -163,20 +171,35 @@ void Connection::on_rail_failed(size_t index, uint64_t delivered) {
 
 void Connection::look_after_lanes() {
   const auto now = Clock::now();
-  if (now - lanes_looked_at_ < look_interval) return;
+  const bool several = lanes_.size() > 1;
+  if (now - lanes_looked_at_ < (several ? look_interval : device_look_interval)) return;
   lanes_looked_at_ = now;
   if (!socket_ && now - beaten_at_ >= beat_interval) {
     beaten_at_ = now;
     exchange_.beat();
   }
   for (size_t i = 0; i < lanes_.size() && state_ == State::open; ++i) {
-    Lane& lane = lanes_[i];
-    if (lane.state == Lane::State::alive) {
-      if (lanes_.any_left_but(i) && !port_is_active(lane)) retire_lane(i, "its port went down");
-    } else if (lane.state == Lane::State::down && !is_listener_ && now >= lane.next_attempt) {
+    if (lanes_[i].state == Lane::State::alive)
+      look_after_living(i);
+    else if (lanes_[i].state == Lane::State::down && !is_listener_ && now >= lanes_[i].next_attempt)
       offer_lane(i);
-    }
   }
+}
+
+// A link that is down for a moment is the transport's to bridge where there is no other. A device that is
+// gone completes nothing ever more.
+void Connection::look_after_living(size_t index) {
+  const Lane& lane = lanes_[index];
+  const PortHealth health = health_of(lane);
+  if (health == PortHealth::active) return;
+  const bool gone = health == PortHealth::gone;
+  if (lanes_.any_left_but(index))
+    return retire_lane(index, gone ? "its device is gone" : "its port went down");
+  if (!gone) return;
+  const std::string what = "device " + lane.path.device + " is gone: it was removed, or its driver failed";
+  fail(std::make_exception_ptr(UnavailableError("the connection to " + peer_ + " is dead: " + what +
+                                                ". Open a context on a device that rdmatx devices lists")),
+       State::failed, what);
 }
 
 void Connection::offer_lane(size_t index) {

@@ -1,6 +1,7 @@
 // Connections over several rails, one of which fails and comes back, within one process.
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -18,6 +19,7 @@ namespace {
 
 // A software HCA whose port can be made to go down, and whose queue pairs can be broken.
 std::atomic<bool> port_down{false};
+std::atomic<bool> device_gone{false};
 std::mutex breakable_mutex;
 std::vector<ibv_qp*> breakable;
 
@@ -25,6 +27,7 @@ const Verbs* flaky_verbs() {
   static const Verbs verbs = [] {
     Verbs copy = *soft_verbs();
     copy.query_port = [](ibv_context* context, uint8_t port, ibv_port_attr* attributes) {
+      if (device_gone) return ENODEV;
       const int code = soft_verbs()->query_port(context, port, attributes);
       if (port_down) attributes->state = IBV_PORT_DOWN;
       return code;
@@ -56,7 +59,7 @@ void break_queue_pairs() {
 }
 
 OpenedDevices two_rails(bool flaky_first) {
-  port_down = false;
+  port_down = device_gone = false;
   const auto flaky = Device::open(flaky_verbs());
   const auto good = Device::open(soft_verbs());
   return flaky_first ? OpenedDevices{{flaky, good}, false} : OpenedDevices{{good, flaky}, false};
@@ -152,6 +155,27 @@ TEST(the_last_rail_is_the_connections_end) {
   std::vector<uint8_t> data(1'000'000);
   CHECK_THROWS(Error, "", pair.near->receive(memory_of(data), 1, patience));
   CHECK_THROWS(Error, "", pair.far->receive(memory_of(data), 1, patience));
+}
+
+TEST(a_device_that_is_gone_ends_its_connections) {
+  port_down = device_gone = false;
+  Pair pair(flaky_verbs());
+  exchange(pair, 100'000, 1);
+  std::vector<uint8_t> data(100'000);
+  const auto pending = pair.near->ireceive(memory_of(data), 3);
+  device_gone = true;
+  CHECK_THROWS(UnavailableError, "is gone", pair.far->receive(memory_of(data), 1, patience));
+  CHECK_THROWS(Error, "is gone", pair.near->wait(pending, patience));
+  CHECK_THROWS(Error, "is gone", pair.near->send(memory_of(data), 1, patience));
+}
+
+TEST(a_device_that_is_gone_is_one_rail_less) {
+  Pair pair(two_rails(true));
+  exchange(pair, 4'000'000, 1);
+  device_gone = true;
+  wait_for(pair, [&] { return errors_of(pair, 0) >= 2; });
+  exchange(pair, 4'000'000, 2);
+  CHECK(!pair.near->rail_stats()[0].alive);
 }
 
 // Everything at once, in both directions, while a rail fails again and again: nothing is lost, doubled, out
