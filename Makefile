@@ -2,7 +2,7 @@
 #
 #   RDMATX_PYTHON=/path/to/python3   the interpreter to build for (3.10 or newer)
 #   RDMATX_TORCH="torch==2.13.0"     the PyTorch that the tests and benchmarks compare with
-#   LANES="soft rxe torch cpp"       what `make test` promises: a test of a lane named here may not skip.
+#   LANES="soft rxe torch cpp model" what `make test` promises: a test of a lane named here may not skip.
 #                                    Leave one out (make test LANES=soft) and its set-up is left out too.
 #   ARGS="-k send -x"                more arguments for pytest, `rdmatx bench` or the soak
 #   JOBS=2                           how many compilers at once
@@ -18,7 +18,7 @@ SHELL := bash
 
 export RDMATX_PYTHON ?= python3
 RDMATX_TORCH ?= torch==2.13.0
-LANES ?= soft rxe torch cpp
+LANES ?= soft rxe torch cpp model
 ARGS ?=
 JOBS ?= $(shell nproc)
 WERROR ?= 0
@@ -55,6 +55,7 @@ help:
 	@echo 'make test-cpp   the C++ tests'
 	@echo 'make test-asan  C++ and in-process tests under the address and undefined-behaviour sanitizers'
 	@echo 'make test-tsan  C++ and in-process tests under the thread sanitizer'
+	@echo 'make model      every state of the model of the messaging protocol, with spin'
 	@echo 'make fuzz       each fuzz target for a minute'
 	@echo 'make soak       transfers whose processes are killed, over and over, looking for what is left behind'
 	@echo 'make bench      rdmatx bench p2p against gloo, cma and memcpy'
@@ -148,7 +149,7 @@ test-cpp: compile-cpp-tests
 	@$(STEP) test-cpp 'running the C++ tests' ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error
 
 .PHONY: test
-test: build lint compile-cpp-tests $(if $(filter rxe,$(LANES)),lab)
+test: build lint compile-cpp-tests $(if $(filter rxe,$(LANES)),lab) $(if $(filter model,$(LANES)),model-checker)
 	@RDMATX_TEST_REQUIRE=$(subst $(space),$(comma),$(strip $(LANES))) $(PYTHON) -m pytest -q $(ARGS)
 
 .PHONY: test-asan
@@ -168,6 +169,15 @@ soak: build $(if $(filter rxe,$(LANES)),lab)
 ifneq ($(filter rxe,$(LANES)),)
 	@RDMATX_TEST_TIME_SCALE=3 $(VENV)/bin/rdmatx lab run -- $(PYTHON) $(SOAK) --provider=system $(ARGS)
 endif
+
+.PHONY: model-checker
+model-checker:
+	@tools/system-packages model
+
+# Takes no more than Python, spin and a C compiler.
+.PHONY: model
+model: model-checker
+	@$(RDMATX_PYTHON) -m tests.model $(ARGS)
 
 .PHONY: fuzz
 fuzz: build

@@ -5,8 +5,8 @@
 
 The conformance suite runs twice on the software HCA: as it is, and over TCP (test ids end in [tcp]).
 
-RDMATX_TEST_REQUIRE=soft,rxe,torch,cpp   lanes that must run: a test of one of them that skips fails instead
-RDMATX_TEST_TIME_SCALE=4                 multiplies every time limit (a slow machine, a sanitizer)
+RDMATX_TEST_REQUIRE=soft,rxe,torch,cpp,model   lanes that must run: a test of one that skips fails instead
+RDMATX_TEST_TIME_SCALE=4                       multiplies every time limit (a slow machine, a sanitizer)
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "soft_only: about the software HCA itself, not about verbs")
     config.addinivalue_line("markers", "cpp: needs the C++ tests to be built")
+    config.addinivalue_line("markers", "model: needs the model checker spin and a C compiler")
     # A shell starts what runs in its background with Ctrl-C ignored, and programs that are started from here
     # would inherit that: the tests of Ctrl-C send one.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,8 +1,8 @@
 """Skips that never hide a promise.
 
-A lane is something a machine may lack: `soft`, `rxe`, `torch`, `gpu`, `cpp`. A test of a lane says so with
-the marker of that name, or skips through `lane_missing`. Where RDMATX_TEST_REQUIRE names the lane, such a
-skip fails.
+A lane is something a machine may lack: `soft`, `rxe`, `torch`, `gpu`, `cpp`, `model`. A test of a lane says
+so with the marker of that name, or skips through `lane_missing`. Where RDMATX_TEST_REQUIRE names the lane,
+such a skip fails.
 """
 
 from __future__ import annotations
