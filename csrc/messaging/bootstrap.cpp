@@ -56,6 +56,7 @@ bool wait_for(int fd, short what, const Deadline& deadline) {
     const int count = ::poll(&entry, 1, static_cast<int>(deadline.left(0.1) * 1000) + 1);
     if (count > 0) return true;
     check_interrupt();
+    deadline.check();
     if (deadline.passed()) return false;
   }
 }

@@ -1,6 +1,7 @@
 #include "messaging/context.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/error.hpp"
@@ -176,7 +177,10 @@ std::shared_ptr<Listener> Context::listen(const std::string& address, SharedSecr
 
 std::shared_ptr<Connection> Context::connect(const std::string& address, std::optional<double> timeout,
                                              const SharedSecret& secret) {
-  auto connection = establish(usable(), address, secret, waiting_.deadline(timeout));
+  const std::function<void()> still_open = [this] { usable(); };
+  Deadline deadline = waiting_.deadline(timeout);
+  deadline.set_check(&still_open);
+  auto connection = establish(usable(), address, secret, deadline);
   if (closed()) {
     connection->close();
     throw ClosedError("the context was closed meanwhile: open a new one");

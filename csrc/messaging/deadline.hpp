@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <string>
 
 #include "base/error.hpp"
@@ -34,10 +35,17 @@ class Deadline {
   /// What was asked for.
   double seconds() const noexcept { return seconds_; }
 
+  /// What else ends the waits of a handshake: called by them several times a second, it may throw. Not owned.
+  void set_check(const std::function<void()>* check) noexcept { check_ = check; }
+  void check() const {
+    if (check_) (*check_)();
+  }
+
  private:
   double seconds_;
   bool unlimited_ = false;
   Clock::time_point at_;
+  const std::function<void()>* check_ = nullptr;
 };
 
 /// "2.5 s": seconds as people write them.
