@@ -31,9 +31,12 @@ bool Exchange::try_receive(TagChoice tag, void* data, uint64_t capacity, uint64_
   Unexpected message = std::move(*matcher_.take_arrived(tag));
   bytes = message.bytes;
   if (bytes > 0) std::memcpy(data, message.payload.data(), bytes);
+  const bool credit_was_held = message.credit_held;
   settle(message);
   ++stats_.messages_received;
   stats_.bytes_received += bytes;
+  // The sender may wait for it, and nothing else may ever say it.
+  if (credit_was_held) flush();
   return true;
 }
 

@@ -161,7 +161,7 @@ class Exchange {
   }
   bool post_at_once(const std::shared_ptr<Request>& request);
   void end_of_posting(const Transfer& transfer);
-  void tell_finish(const std::shared_ptr<Request>& request);
+  void queue_finish(const std::shared_ptr<Request>& request);
   void end_of_pieces(const std::shared_ptr<Request>& request);
   void end_flushes();
   void take_over(Channel::Unfinished work, Leftovers& leftovers);

@@ -50,10 +50,12 @@ void Exchange::end_of_posting(const Transfer& transfer) {
   if (request->finish_id() != 0) {
     // Posted behind the pieces, so the peer sees it when they are in its memory; what went over other rails
     // has to arrive first.
-    if (!request->scattered() || request->outstanding() == 0)
-      tell_finish(request);
-    else
+    if (!request->scattered() || request->outstanding() == 0) {
+      queue_finish(request);
+      flush_control();
+    } else {
       request->await_pieces();
+    }
   } else if (request->notification() && !transfer.notified()) {
     request->set_notification_due(true);
   } else {
@@ -63,12 +65,11 @@ void Exchange::end_of_posting(const Transfer& transfer) {
   }
 }
 
-void Exchange::tell_finish(const std::shared_ptr<Request>& request) {
+void Exchange::queue_finish(const std::shared_ptr<Request>& request) {
   MessageHeader header{MessageKind::finish};
   header.id = request->finish_id();
   header.peer_id = request->checksum();
   control_.push_back({header, {}, request});
-  flush_control();
 }
 
 void Exchange::sent_notification() noexcept {
@@ -120,7 +121,9 @@ void Exchange::complete(const std::shared_ptr<Request>& request) {
   request->remove_outstanding();
   if (request->outstanding() > 0) return;
   if (request->all_posted()) return end_of_pieces(request);
-  if (request->take_awaited_pieces()) tell_finish(request);
+  // Posted by the next flush: what is posted here would return credit for slots that are not posted again
+  // yet.
+  if (request->take_awaited_pieces()) queue_finish(request);
 }
 
 void Exchange::end_of_pieces(const std::shared_ptr<Request>& request) {

@@ -76,6 +76,30 @@ TEST(thousands_outstanding) {
   CHECK(sent == received);
 }
 
+// Far more messages than may wait at a receiver: credit is held back, and comes when they are taken.
+TEST(messages_beyond_what_may_wait_are_received_to_the_last) {
+  for (bool posted_receives : {false, true}) {
+    Pair pair;
+    constexpr uint32_t count = ProtocolSizes::unexpected_messages + 5000;
+    std::vector<uint32_t> numbers(count);
+    std::vector<std::shared_ptr<Request>> works;
+    for (uint32_t i = 0; i < count; ++i) {
+      numbers[i] = i;
+      works.push_back(pair.near->isend({&numbers[i], sizeof(uint32_t), {}, {}, {}, {}}, 1));
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      uint32_t number = 0;
+      const OperationMemory memory{&number, sizeof number, {}, {}, {}, {}};
+      if (posted_receives)
+        pair.far->wait(pair.far->ireceive(memory, 1), patience);
+      else
+        pair.far->receive(memory, 1, patience);
+      CHECK_EQ(number, i);
+    }
+    for (const auto& work : works) pair.near->wait(work, patience);
+  }
+}
+
 TEST(threads_share_a_connection) {
   Pair pair;
   std::atomic<int> wrong{0};

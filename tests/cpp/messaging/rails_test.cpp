@@ -184,7 +184,7 @@ TEST(traffic_survives_failing_rails) {
   for (bool flaky_first : {false, true}) {
     Pair pair(two_rails(flaky_first));
     constexpr uint32_t messages = 4000;
-    std::vector<uint8_t> windows[2] = {std::vector<uint8_t>(1 << 20), std::vector<uint8_t>(1 << 20)};
+    std::vector<uint8_t> windows[2] = {std::vector<uint8_t>(2 << 20), std::vector<uint8_t>(2 << 20)};
     std::shared_ptr<Region> regions[2];
     for (int i = 0; i < 2; ++i)
       regions[i] = pair.context->register_memory(memory_of(windows[i]), false, RemoteAccess::write);
@@ -229,7 +229,8 @@ TEST(traffic_survives_failing_rails) {
         for (uint32_t i = 0; i < messages / 3; ++i) {
           OperationMemory memory = memory_of(data);
           if (i % 20 != 0) memory.bytes = 64;
-          from->wait(from->write(memory, regions[side]->key(), 0, i), patience);
+          // The first stays as it is, to be looked at.
+          from->wait(from->write(memory, regions[side]->key(), i == 0 ? 0 : 1 << 20, i), patience);
         }
       });
       run([&, to, side] {
