@@ -130,6 +130,7 @@ class Exchange {
     std::vector<Leftover> transfers;
     std::vector<std::shared_ptr<Request>> notifying;
     std::vector<Again> messages;
+    std::vector<std::vector<std::byte>> notices;
   };
   using Requests = std::unordered_map<uint64_t, std::shared_ptr<Request>>;
 

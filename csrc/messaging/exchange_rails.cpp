@@ -53,6 +53,11 @@ void Exchange::take_over_message(Channel::Unfinished work, Leftovers& leftovers)
       header.kind == MessageKind::finish &&
       std::any_of(leftovers.transfers.begin(), leftovers.transfers.end(),
                   [&](const Leftover& other) { return other.request == work.request; });
+  if (header.kind == MessageKind::notice) {  // also while no rail carries messages
+    const auto record = work.message.subspan(sizeof header);
+    leftovers.notices.emplace_back(record.begin(), record.end());
+    return;
+  }
   if (!follows_pieces) {
     leftovers.messages.push_back({{work.message.begin(), work.message.end()}, std::move(work.request)});
     return;
@@ -86,6 +91,8 @@ Transfer* Exchange::find_transfer(const std::shared_ptr<Request>& request) {
 
 // Before what was started later, and in the order it was started.
 void Exchange::resume(Leftovers leftovers) {
+  for (auto notice = leftovers.notices.rbegin(); notice != leftovers.notices.rend(); ++notice)
+    unsaid_.push_front(std::move(*notice));
   for (auto message = leftovers.messages.rbegin(); message != leftovers.messages.rend(); ++message)
     again_.push_front(std::move(*message));
   for (auto request = leftovers.notifying.rbegin(); request != leftovers.notifying.rend(); ++request)

@@ -300,9 +300,13 @@ OpenedDevices open_devices(std::vector<std::string> names, Provider provider) {
     opened.devices.push_back(Device::open(choice.verbs, choice.device));
     const bool asked_for = provider != Provider::automatic || !from_environment("RDMATX_DEVICE").empty() ||
                            parse_provider(from_environment("RDMATX_PROVIDER")) != Provider::automatic;
-    if (!asked_for && choice.provider == Provider::system) {
+    if (asked_for || choice.provider != Provider::system) return opened;
+    try {
       opened.devices.push_back(Device::open(soft_verbs()));
       opened.last_is_for_same_host = true;
+    } catch (const Error& error) {
+      log(LogLevel::warning, std::string("peers on this host are reached by device ") + choice.device +
+                                 " as all others, and not by shared memory: " + error.what());
     }
     return opened;
   }
