@@ -140,6 +140,14 @@ class Peer:
         """What became of its operations, the class and words of each one's error."""
         return [outcome(work) for work in self.pending]
 
+    def receive_too_small(self, tag: int) -> tuple[int, int]:
+        """Seven bytes for a message of more: what it needs, and what there is."""
+        try:
+            self.connection.recv(bytearray(7), tag=tag)
+        except errors.SizeMismatchError as error:
+            return error.needed_bytes, error.available_bytes
+        raise AssertionError("it fits")
+
     def receive(self, counts: Counts) -> str:
         """Takes what the test sent, one by one, and looks at every byte; "right" if it is."""
         buffer = bytearray(NBYTES)
