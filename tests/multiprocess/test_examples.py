@@ -15,6 +15,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 LAST_LINES = {
     "01_two_processes.py": "HELLO OVER RDMA",
     "02_one_sided.py": "one-sided",
+    "03_asyncio.py": "60 blocks came, and 60 were counted",
 }
 
 
