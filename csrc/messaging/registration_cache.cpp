@@ -63,17 +63,17 @@ bool lets_peers_in(Access access) {
 
 RegistrationPolicy RegistrationPolicy::from_environment(const Device& device) {
   RegistrationPolicy policy;
-  // The software HCA pins nothing: looking a registration up costs it what making one does.
+  // The software HCA pins nothing: a registration costs it little more than finding the memory's owner does.
   policy.enabled = device.attributes().provider != "soft";
   if (const char* text = variable("RDMATX_REGISTRATION_CACHE")) {
     const std::string word = text;
     if (word != "0" && word != "1" && word != "local")
       throw UsageError(
           "RDMATX_REGISTRATION_CACHE is \"" + word +
-          "\", and should be 0 (every operation registers its memory for itself), 1 (memory stays "
-          "registered), or local (only what no peer was let write to)");
+          "\", and should be 0 (every operation registers its memory for itself), local "
+          "(memory stays registered that no peer was let write to), or 1 (the memory of receives too)");
     policy.enabled = word != "0";
-    policy.remote = word != "local";
+    policy.remote = word == "1";
   }
   policy.limit_bytes = default_limit();
   if (const char* text = variable("RDMATX_PIN_LIMIT")) {

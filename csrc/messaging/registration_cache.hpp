@@ -38,12 +38,12 @@ struct RegistrationStats {
 struct RegistrationPolicy {
   bool enabled = false;
   /// Also what peers were let write to (receives): they could write there until it is evicted.
-  bool remote = true;
+  bool remote = false;
   uint64_t limit_bytes = 0;
 
-  /// From RDMATX_REGISTRATION_CACHE ("0", "1", "local"; else where registering is dear) and RDMATX_PIN_LIMIT
-  /// (bytes; else half of RLIMIT_MEMLOCK, at most a quarter of the memory). Throws UsageError for other
-  /// words.
+  /// From RDMATX_REGISTRATION_CACHE ("0", "local", "1"; else "local" where registering is dear) and
+  /// RDMATX_PIN_LIMIT (bytes; else half of RLIMIT_MEMLOCK, at most a quarter of the memory). Throws
+  /// UsageError for other words.
   static RegistrationPolicy from_environment(const Device& device);
 };
 

@@ -16,6 +16,7 @@ import pytest
 
 import rdmatx
 from rdmatx import _C, errors
+from rdmatx.buffers import trim
 from tests.launch import Rank, launch
 from tests.multiprocess.conftest import PATIENCE, Pair
 from tests.multiprocess.messages import content
@@ -205,6 +206,18 @@ def test_local_only(
         assert stats["registration_uncached"] == 3
 
 
+def test_by_itself(monkeypatch: pytest.MonkeyPatch, provider: str, device_name: str | None) -> None:
+    """Devices that pin memory keep what no peer was let write to; the software HCA keeps nothing."""
+    monkeypatch.delenv("RDMATX_REGISTRATION_CACHE", raising=False)
+    for pair in open_pair(provider, device_name):
+        source, target = bytes_of(NBYTES), np.zeros(NBYTES, np.uint8)
+        for _ in range(3):
+            move(pair, source, target)
+        stats = pair.context.stats()
+        assert stats["registration_hits"] == (0 if provider == "soft" else 2)
+        assert stats["registration_uncached"] == (6 if provider == "soft" else 3)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -252,7 +265,7 @@ def test_regions_of_empty_come_again(cached: Pair) -> None:
     stats = cached.context.stats()
     assert stats["registration_misses"] == 2
     assert stats["registration_hits"] == 8
-    rdmatx.buffers.trim()
+    trim()
     assert kept(cached) == 1
 
 
@@ -281,7 +294,7 @@ def shrink_the_heap() -> Callable[[], None]:
 
 def recycled(rank: Rank, provider: str, device: str | None, rounds: int) -> int:
     """Buffers of changing size and content at addresses that come again, on both ends."""
-    trim = shrink_the_heap()
+    trim_heap = shrink_the_heap()
     generator = random.Random(rank.index)
     context, connection = connect(rank, provider, device)
     addresses: set[int] = set()
@@ -304,7 +317,7 @@ def recycled(rank: Rank, provider: str, device: str | None, rounds: int) -> int:
                 assert np.array_equal(memory, stamp), f"message {index} is not what was sent"
             del owner, memory
             if index % 50 == 0:
-                trim()
+                trim_heap()
         stats = context.stats()
         assert stats["registration_misses"] > rounds / 2  # each a registration of its own
         assert stats["registrations_kept"] == 0
@@ -322,7 +335,7 @@ def test_recycled_buffers(provider: str, device_name: str | None) -> None:
 def reallocated(rank: Rank, provider: str, device: str | None, rounds: int) -> int:
     """Objects that live on while their memory becomes another: storages resized, tensors given others."""
     torch: Any = pytest.importorskip("torch")
-    trim = shrink_the_heap()
+    trim_heap = shrink_the_heap()
     context, connection = connect(rank, provider, device)
     count = 40000
     with context, connection:
@@ -341,7 +354,7 @@ def reallocated(rank: Rank, provider: str, device: str | None, rounds: int) -> i
                 torch.frombuffer(bytearray(content(count, s)), dtype=torch.uint8) for s in seeds
             ]
             storage.resize_(0)  # freed, and allocated again: often at the same address
-            trim()
+            trim_heap()
             storage.resize_(count)
             tensor.copy_(values[0])
             connection.send(tensor)
@@ -369,10 +382,11 @@ def test_reallocated_tensors(provider: str, device_name: str | None) -> None:
 def test_storages_that_cannot_be_resized_are_kept(cached: Pair) -> None:
     torch: Any = pytest.importorskip("torch")
     landing = bytearray(NBYTES)
-    for tensor in (
-        torch.from_numpy(bytes_of(NBYTES)),
-        torch.frombuffer(bytearray(content(NBYTES)), dtype=torch.uint8),
+    for make in (
+        lambda: torch.from_numpy(bytes_of(NBYTES)),
+        lambda: torch.frombuffer(bytearray(content(NBYTES)), dtype=torch.uint8),
     ):
+        tensor = make()
         before = cached.context.stats()["registration_hits"]
         for view in (tensor, tensor.view(torch.int32), tensor[:50000], tensor[::2]):
             move(cached, view, landing)
@@ -384,7 +398,7 @@ def test_storages_that_cannot_be_resized_are_kept(cached: Pair) -> None:
         gc.collect()
         assert watched() is None
     # The dense copy of tensor[::2] is kept for its own sake.
-    rdmatx.buffers.trim()
+    trim()
     assert kept(cached) == 0
 
 
