@@ -184,6 +184,47 @@ def test_dlpack() -> None:
         _C.buffer_info(Dlpack(source, device=(2, 0)))
 
 
+def test_elements_of_less_than_a_byte() -> None:
+    class Dense(ctypes.Structure):
+        """DLPack's DLTensor."""
+
+        _fields_ = (
+            ("data", ctypes.c_void_p),
+            ("device", ctypes.c_int32 * 2),
+            ("dimensions", ctypes.c_int32),
+            ("code", ctypes.c_uint8),
+            ("bits", ctypes.c_uint8),
+            ("lanes", ctypes.c_uint16),
+            ("shape", ctypes.POINTER(ctypes.c_int64)),
+            ("strides", ctypes.POINTER(ctypes.c_int64)),
+            ("offset", ctypes.c_uint64),
+            ("owner", ctypes.c_void_p),
+            ("deleter", ctypes.c_void_p),
+        )
+
+    memory = ctypes.create_string_buffer(b"0123", 4)
+    shape = (ctypes.c_int64 * 1)(8)
+    new_capsule = ctypes.pythonapi.PyCapsule_New
+    new_capsule.restype = ctypes.py_object
+    new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+    def nibbles(stride: int) -> Any:
+        strides = (ctypes.c_int64 * 1)(stride)
+        tensor = Dense(ctypes.addressof(memory), (1, 0), 1, 1, 4, 1, shape, strides, 0, None, None)
+
+        class FourBits:
+            kept = (tensor, strides)
+
+            def __dlpack__(self, **options: Any) -> object:
+                return new_capsule(ctypes.addressof(tensor), b"dltensor", None)
+
+        return FourBits()
+
+    assert _C.sent_bytes(nibbles(1)) == b"0123"
+    with pytest.raises(UsageError, match="4 bits"):
+        _C.sent_bytes(nibbles(2))
+
+
 def test_dlpack_older_than_1_0() -> None:
     class Older(Dlpack):
         def __dlpack__(self, **options: Any) -> object:
@@ -271,47 +312,3 @@ def test_readonly_memory_is_registered_for_reading_only(domain: ProtectionDomain
     for access in (Access.LOCAL_WRITE, Access.LOCAL_WRITE | Access.REMOTE_WRITE):
         with pytest.raises(UsageError, match="read-only"):
             MemoryRegion(domain, b"data", access=access)
-
-
-# ---- rdmatx.empty -----------------------------------------------------------------------------------
-
-
-def test_empty() -> None:
-    buffer = rdmatx.empty(1000)
-    assert (buffer.nbytes, len(buffer)) == (1000, 1000)
-    assert buffer.address % mmap.PAGESIZE == 0
-    assert bytes(buffer) == bytes(1000)
-    view, other = np.asarray(buffer), memoryview(buffer)
-    assert (view.dtype, view.shape) == (np.uint8, (1000,))
-    view[3] = 7
-    assert other[3] == 7
-    assert np.from_dlpack(buffer)[3] == 7
-    assert view.ctypes.data == buffer.address
-
-
-def test_empty_lives_as_long_as_its_views() -> None:
-    for view_of in (np.asarray, memoryview, np.from_dlpack):
-        view = view_of(rdmatx.empty(1 << 20))
-        gc.collect()
-        assert bytes(view[:8]) == bytes(8)
-        del view
-
-
-def test_empty_of_what_is_not_there() -> None:
-    with pytest.raises(UsageError, match="negative"):
-        rdmatx.empty(-1)
-    with pytest.raises(UnavailableError, match=r'device="cpu"'):
-        rdmatx.empty(8, device="cuda:0")
-    with pytest.raises(rdmatx.Error, match="bytes"):
-        rdmatx.empty(1 << 62)
-
-
-def test_dlpack_of_empty_follows_the_array_api() -> None:
-    buffer = rdmatx.empty(8)
-    assert buffer.__dlpack_device__() == (1, 0)
-    assert "dltensor_versioned" in repr(buffer.__dlpack__(max_version=(1, 0)))
-    assert '"dltensor"' in repr(buffer.__dlpack__())
-    with pytest.raises(BufferError):
-        buffer.__dlpack__(copy=True)
-    with pytest.raises(BufferError):
-        buffer.__dlpack__(dl_device=(2, 0))
