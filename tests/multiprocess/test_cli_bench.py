@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lanes import lane_missing
-from tests.multiprocess.cli_processes import run
+from tests.multiprocess.cli_processes import Background, run
 
 COMMON = {
     "bench": "p2p",
@@ -111,6 +114,63 @@ def test_gloo(provider: str, op: str, mode: str) -> None:
         check_speed(record, "peer_")
 
 
+def skip_without(peer: str) -> None:
+    if peer == "mpi" and (shutil.which("mpirun") is None or not importlib.util.find_spec("mpi4py")):
+        pytest.skip("Open MPI is not here: apt-get install openmpi-bin libopenmpi-dev, mpi4py")
+    if peer == "ucx" and not importlib.util.find_spec("ucxx"):
+        pytest.skip("UCX is not here: pip install ucxx-cu12")
+
+
+@pytest.mark.soft_only  # what a peer does has nothing to do with the provider
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("peer", ["mpi", "ucx"])
+@pytest.mark.parametrize("mode", ["bw", "lat"])
+def test_peers_with_processes_of_their_own(provider: str, peer: str, mode: str) -> None:
+    skip_without(peer)
+    # The first is eager, the last a rendezvous, for every one of them.
+    words = ("--op", "send", "--mode", mode, "--sizes", "8,64K,1M", "--vs", peer)
+    records = bench(*words, "--provider", provider)
+    assert [record["bytes"] for record in records] == [8, 65536, 1 << 20]
+    for record in records:
+        assert (record["peer"], record["peer_verified"]) == (peer, True)
+        assert record["peer_setting"] in ("with CMA", "without CMA")
+        assert record["ratio"] > 0
+        check_speed(record, "peer_")
+
+
+def processes_that_say(text: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in said:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.soft_only
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_of_mpi_outlives_the_command(
+    provider: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without("mpi")
+    mark = f"{number.name}-{time.monotonic_ns()}"
+    monkeypatch.setenv("RDMATX_TEST_MARK", mark)
+    words = ("bench", "p2p", "--op", "send", "--mode", "lat", "--vs", "mpi", "--rounds", 100_000)
+    with Background(*words, "--sizes", "8,16", "--provider", provider, "--json") as command:
+        # Ours has two processes, each of the settings three, and the command is one.
+        while len(processes_that_say(mark)) < 9:
+            assert command.process.poll() is None
+            time.sleep(0.1)
+        command.process.send_signal(number)
+        command.process.communicate(timeout=60)
+        while processes_that_say(mark):
+            time.sleep(0.1)
+
+
 @pytest.mark.timeout(180)
 def test_perftest(provider: str) -> None:
     words = ("--sizes", "64K", "--vs", "perftest", "--provider", provider)
@@ -141,13 +201,33 @@ def test_people_get_a_table(provider: str) -> None:
 def test_a_peer_nobody_knows_is_named() -> None:
     done = run("bench", "p2p", "--vs", "gloo,quux")
     assert done.returncode == 2
-    assert "'quux' is no peer: choose among gloo, cma, memcpy, perftest" in done.stderr
+    assert "'quux' is no peer: choose among gloo, cma, memcpy, mpi, ucx, perftest" in done.stderr
 
 
-def test_a_peer_that_is_not_installed_says_how_to_get_it(provider: str) -> None:
-    done = run(
-        *("bench", "p2p", "--sizes", 8, "--vs", "perftest", "--provider", provider),
-        patch="import shutil; shutil.which = lambda name: None",
-    )
+@pytest.mark.parametrize(
+    ("peer", "missing", "remedy"),
+    [
+        ("perftest", "shutil.which = lambda name: None", "apt-get install perftest"),
+        ("mpi", "shutil.which = lambda name: None", "apt-get install openmpi-bin libopenmpi-dev"),
+        (
+            "mpi",
+            "shutil.which = str; importlib.util.find_spec = lambda name: None",
+            "pip install mpi4py",
+        ),
+        ("ucx", "importlib.util.find_spec = lambda name: None", "pip install ucxx-cu12"),
+    ],
+)
+def test_a_peer_that_is_not_installed_says_how_to_get_it(
+    provider: str, peer: str, missing: str, remedy: str
+) -> None:
+    words = ("bench", "p2p", "--op", "send", "--sizes", 8, "--vs", peer, "--provider", provider)
+    done = run(*words, patch=f"import importlib.util, shutil; {missing}")
     assert done.returncode == 1
-    assert "apt-get install perftest" in done.stderr
+    assert remedy in done.stderr
+
+
+@pytest.mark.parametrize("peer", ["mpi", "ucx"])
+def test_peers_of_messages_alone_say_so(provider: str, peer: str) -> None:
+    done = run("bench", "p2p", "--op", "write", "--vs", peer, "--provider", provider)
+    assert done.returncode == 1
+    assert f"{peer} is compared at messages only: take --op send" in done.stderr

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from rdmatx.cli.bench.case import Case
+from rdmatx.cli.bench.launched import settings
 from rdmatx.cli.bench.memory import Block
 from rdmatx.cli.bench.perftest import parse_result
-from rdmatx.cli.bench.sample import Sample, ratio, summarize
+from rdmatx.cli.bench.sample import Sample, best, ratio, summarize
 from rdmatx.cli.bench.statistics import latency_percentiles, median, percentile, rounded
 from rdmatx.cli.errors import CommandError
 
@@ -81,6 +82,38 @@ def test_one_wrong_round_makes_the_whole_wrong() -> None:
     case = Case(bytes=8)
     samples = [Sample(1, 1.0, 0.0, True), Sample(1, 1.0, 0.0, False)]
     assert summarize(case, samples).verified is False
+
+
+def test_the_best_setting_is_the_peer() -> None:
+    case = Case(op="send", mode="bw", bytes=1_000_000)
+    slow = summarize(case, [Sample(1000, 0.4, 1.0, True)], "with")
+    fast = summarize(case, [Sample(1000, 0.1, 1.0, True)], "without")
+    assert best(case, [slow, fast]) == best(case, [fast, slow]) == fast
+    assert fast.fields(case, "peer_")["peer_setting"] == "without"
+    wrong = summarize(case, [Sample(1000, 0.4, 1.0, False)], "with")
+    assert best(case, [fast, wrong]).verified is False
+    alone = summarize(case, [Sample(1000, 0.4, 1.0, None)])
+    assert best(case, [alone]) == alone
+    assert "setting" not in alone.fields(case)
+
+
+def test_the_best_setting_has_the_shortest_latency() -> None:
+    case = Case(op="send", mode="lat", bytes=8)
+    found = [
+        summarize(case, [Sample(1, 1.0, 0.1, True, {"p50": p50, "p99": 9.0, "p999": 9.0})], name)
+        for name, p50 in (("a", 2.0), ("b", 1.0), ("c", 3.0))
+    ]
+    assert best(case, found).setting == "b"
+
+
+def test_mpirun_of_another_mpi_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho Hydra\n")
+    mpirun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    with pytest.raises(CommandError, match="is not Open MPI's"):
+        settings("mpi", Case(op="send"))
 
 
 def test_no_bytes_no_cost_per_byte() -> None:

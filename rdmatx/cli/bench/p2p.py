@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rdmatx.cli.bench.case import Case
-from rdmatx.cli.bench.contestants import CONTESTANTS
+from rdmatx.cli.bench.launched import settings
 from rdmatx.cli.bench.pair import WorkerPair
 from rdmatx.cli.bench.perftest import Perftest
-from rdmatx.cli.bench.sample import Sample, Summary, ratio, summarize
+from rdmatx.cli.bench.sample import Sample, Summary, best, ratio, summarize
 
-PEERS = ("gloo", "cma", "memcpy", "perftest")
+# Those that take their turns in the processes of ours, over the same memory.
+_GUESTS = ("gloo", "cma", "memcpy")
+# Those that run in two processes of their own for each of their settings.
+_LAUNCHED = ("mpi", "ucx")
+PEERS = (*_GUESTS, *_LAUNCHED, "perftest")
 # A round lasts about this long; shorter ones drown in the noise of the machine.
 ROUND_SECONDS = 0.25
 # Latency percentiles need that many values, and Python's memory has its bounds.
@@ -33,7 +38,7 @@ class Runner(Protocol):
 
 
 class PairRunner:
-    """A contestant inside the two worker processes. Does not own them."""
+    """A contestant inside two worker processes. Does not own them."""
 
     _seeds = itertools.count(1)
 
@@ -129,18 +134,34 @@ class Result:
         ]
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A contestant in one of its settings."""
+
+    name: str
+    runner: Runner
+    setting: str | None = None
+
+
 def run(plan: Plan) -> Iterator[Result]:
     """Measures size after size. Raises ``CommandError`` where a peer is not there."""
-    with WorkerPair() as pair:
-        ours = PairRunner(pair, "ours", plan.case)
-        runners: dict[str, Runner] = {"ours": ours}
+    # Asked for first: what is not installed should not cost a measurement.
+    wanted = {name: settings(name, plan.case) for name in plan.peers if name in _LAUNCHED}
+    with ExitStack() as stack:
+        pairs = [stack.enter_context(WorkerPair())]
+        ours = PairRunner(pairs[0], "ours", plan.case)
+        entries = [_Entry("ours", ours)]
         for name in plan.peers:
-            if name in CONTESTANTS:
-                runners[name] = PairRunner(pair, name, plan.case)
-            else:
-                runners[name] = Perftest(plan.case, ours.identity["device"])
+            if name in _GUESTS:
+                entries.append(_Entry(name, PairRunner(pairs[0], name, plan.case)))
+            elif name == "perftest":
+                entries.append(_Entry(name, Perftest(plan.case, ours.identity["device"])))
+            for setting in wanted.get(name, ()):
+                pairs.append(stack.enter_context(WorkerPair(setting.launcher, setting.environment)))
+                runner = PairRunner(pairs[-1], name, plan.case)
+                entries.append(_Entry(name, runner, setting.name))
         for size in plan.sizes:
-            summaries = _measure(plan, plan.case.of_size(size), pair, runners)
+            summaries = _measure(plan, plan.case.of_size(size), pairs, entries)
             yield Result(
                 case=plan.case.of_size(size),
                 rounds=plan.rounds,
@@ -148,22 +169,28 @@ def run(plan: Plan) -> Iterator[Result]:
                 ours=summaries.pop("ours"),
                 peers=summaries,
             )
-        pair.ask_both("close")
+        for pair in pairs:
+            pair.ask_both("close")
 
 
 def _measure(
-    plan: Plan, case: Case, pair: WorkerPair, runners: dict[str, Runner]
+    plan: Plan, case: Case, pairs: Sequence[WorkerPair], entries: Sequence[_Entry]
 ) -> dict[str, Summary]:
-    pair.ask_both("allocate", case=case.to_json())
-    counts = {}
-    for name, runner in runners.items():
-        runner.arrange(case)
-        counts[name] = plan.iterations or _calibrate(case, runner)
-    samples: dict[str, list[Sample]] = {name: [] for name in runners}
+    for pair in pairs:
+        pair.ask_both("allocate", case=case.to_json())
+    counts = []
+    for entry in entries:
+        entry.runner.arrange(case)
+        counts.append(plan.iterations or _calibrate(case, entry.runner))
+    samples: list[list[Sample]] = [[] for _ in entries]
     for _ in range(plan.rounds):
-        for name, runner in runners.items():
-            samples[name].append(runner.round(counts[name]))
-    return {name: summarize(case, found) for name, found in samples.items()}
+        for entry, count, found in zip(entries, counts, samples, strict=True):
+            found.append(entry.runner.round(count))
+    summaries: dict[str, list[Summary]] = {}
+    for entry, found in zip(entries, samples, strict=True):
+        summary = summarize(case, found, entry.setting)
+        summaries.setdefault(entry.name, []).append(summary)
+    return {name: best(case, of_settings) for name, of_settings in summaries.items()}
 
 
 def _calibrate(case: Case, runner: Runner) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rdmatx.cli.bench.case import Case
@@ -28,25 +28,31 @@ class Sample:
 
 @dataclass(frozen=True)
 class Summary:
-    """The medians over the rounds of one contestant."""
+    """The medians over the rounds of one contestant.
+
+    ``setting`` names the one that was the best, where the contestant was measured with several.
+    """
 
     iterations: int
     verified: bool | None
     gbytes_per_s: float | None
     lat_us: dict[str, float] | None
     cpu_s_per_gb: float | None
+    setting: str | None = None
 
     def fields(self, case: Case, prefix: str = "") -> dict[str, Any]:
         """The summary as fields of the report."""
         speed = (
             {"lat_us": self.lat_us} if case.mode == "lat" else {"gbytes_per_s": self.gbytes_per_s}
         )
-        fields = {**speed, "cpu_s_per_gb": self.cpu_s_per_gb, "iters": self.iterations,
+        fields: dict[str, Any] = {**speed, "cpu_s_per_gb": self.cpu_s_per_gb, "iters": self.iterations,
                   "verified": self.verified}  # fmt: skip
+        if self.setting is not None:
+            fields["setting"] = self.setting
         return {f"{prefix}{name}": value for name, value in fields.items()}
 
 
-def summarize(case: Case, samples: Sequence[Sample]) -> Summary:
+def summarize(case: Case, samples: Sequence[Sample], setting: str | None = None) -> Summary:
     """Medians over rounds; a contestant is verified when every round was."""
     moves = 2 if case.op == "send" and case.mode == "lat" else 1
     cpu = [
@@ -68,7 +74,18 @@ def summarize(case: Case, samples: Sequence[Sample]) -> Summary:
         if latencies
         else None,
         cpu_s_per_gb=rounded(median(cpu)) if cpu else None,
+        setting=setting,
     )
+
+
+def best(case: Case, summaries: Sequence[Summary]) -> Summary:
+    """The fastest of a contestant's settings; not verified where any of them was not."""
+    fastest = summaries[0]
+    for other in summaries[1:]:
+        if ratio(case, other, fastest) > 1:
+            fastest = other
+    verdicts = [summary.verified for summary in summaries]
+    return replace(fastest, verified=None if None in verdicts else all(verdicts))
 
 
 def ratio(case: Case, ours: Summary, theirs: Summary) -> float:

@@ -5,7 +5,6 @@ Between orders it is blocked reading its socket, so the target of one-sided oper
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -17,10 +16,9 @@ from typing import IO, Any
 from rdmatx.cli.bench.case import Case
 from rdmatx.cli.bench.contestants import make
 from rdmatx.cli.bench.contestants.base import INITIATOR, TARGET, Contestant
+from rdmatx.cli.bench.leash import die_with_parent
 from rdmatx.cli.bench.memory import Block
 from rdmatx.cli.errors import describe
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -104,14 +102,22 @@ def serve(worker: Worker, orders: IO[str], answers: IO[str]) -> None:
 
 
 def main() -> None:
-    """``python -m rdmatx.cli.bench.worker RANK FD``."""
-    rank, fd = int(sys.argv[1]), int(sys.argv[2])
+    """``python -m rdmatx.cli.bench.worker RANK FD|PATH``: a socket, or where to call."""
+    rank, where = int(sys.argv[1]), sys.argv[2]
     # Ctrl-C goes to the whole foreground group; it is the command's process that answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A command that is killed outright leaves no worker behind.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    with socket.socket(fileno=fd) as control, control.makefile("rw") as stream:
+    die_with_parent()
+    with _reach(where) as control, control.makefile("rw") as stream:
         serve(Worker(rank), stream, stream)
+
+
+def _reach(where: str) -> socket.socket:
+    if where.isdecimal():
+        return socket.socket(fileno=int(where))
+    control = socket.socket(socket.AF_UNIX)
+    control.connect(where)
+    return control
 
 
 if __name__ == "__main__":

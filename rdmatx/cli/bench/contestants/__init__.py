@@ -1,7 +1,8 @@
 """Those who move the bytes: ours and the peers, each in a module of its own.
 
-``CONTESTANTS`` names those that run inside the two worker processes; perftest, which brings
-processes of its own, is run by ``rdmatx.cli.bench.perftest``.
+``CONTESTANTS`` names those that run inside worker processes: ours, gloo, cma and memcpy in the
+same two, mpi and ucx in two of their own for each setting (``rdmatx.cli.bench.launched``).
+perftest, which brings its own programs, is run by ``rdmatx.cli.bench.perftest``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ CONTESTANTS = {
     "gloo": ("rdmatx.cli.bench.contestants.gloo", "Gloo"),
     "cma": ("rdmatx.cli.bench.contestants.cma", "CrossMemory"),
     "memcpy": ("rdmatx.cli.bench.contestants.memcpy", "Memcpy"),
+    "mpi": ("rdmatx.cli.bench.contestants.mpi", "OpenMpi"),
+    "ucx": ("rdmatx.cli.bench.contestants.ucx", "Ucx"),
 }
 
 
