@@ -57,7 +57,7 @@ help:
 	@echo 'make test-tsan  C++ and in-process tests under the thread sanitizer'
 	@echo 'make model      every state of the model of the messaging protocol, with spin'
 	@echo 'make fuzz       each fuzz target for a minute'
-	@echo 'make soak       transfers whose processes are killed, over and over, looking for what is left behind'
+	@echo 'make soak       all operations at random for two hours, peers killed over and over, and what they leave behind'
 	@echo 'make bench      rdmatx bench p2p against gloo, cma and memcpy'
 	@echo 'make lab        build and cache the kernel of the soft-RoCE lab'
 	@echo 'make demo-rxe   the demo over a verbs device, without set-up: rdmatx lab run -- make -s demo-rxe'
@@ -160,10 +160,13 @@ test-asan: build
 test-tsan: build
 	@tools/sanitized tsan $(ARGS)
 
-# The software HCA first, then soft-RoCE; RDMATX_SOAK_ROUNDS=1000 kills more.
-SOAK := -m pytest -q -p no:cacheprovider tests/faults/test_peer_death.py
+# The software HCA over both its wires first, then soft-RoCE. RDMATX_SOAK_SECONDS is how long each of the three is soaked
+# (two hours together), RDMATX_SOAK_ROUNDS how many peers are killed, RDMATX_SOAK_MESSAGES what each thread sends.
+SOAK := -m pytest -q -rP -p no:cacheprovider tests/soak tests/faults/test_load.py tests/faults/test_peer_death.py
 .PHONY: soak
-soak: export RDMATX_SOAK_ROUNDS ?= 200
+soak: export RDMATX_SOAK_SECONDS ?= 2400
+soak: export RDMATX_SOAK_ROUNDS ?= 1000
+soak: export RDMATX_SOAK_MESSAGES ?= 10000
 soak: build $(if $(filter rxe,$(LANES)),lab)
 	@$(PYTHON) $(SOAK) $(ARGS)
 ifneq ($(filter rxe,$(LANES)),)

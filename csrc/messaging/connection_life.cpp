@@ -30,6 +30,19 @@ std::string first_line(const std::exception_ptr& failure) {
   }
 }
 
+// Says so where the port is not active: a device whose link is gone may do no more than flush.
+std::string port_that_is_down(const Lane& lane) {
+  try {
+    const int number = lane.path.local.port;
+    const PortState state = lane.rail.device()->query_port(number).state;
+    if (state == PortState::active) return {};
+    return "Port " + std::to_string(number) + " of " + lane.path.device + " is " + port_state_name(state) +
+           ": its link is down, and the device has given up what was to go over it. ";
+  } catch (const Error&) {
+    return {};  // the completion is all there is to tell
+  }
+}
+
 }  // namespace
 
 bool Connection::progress() noexcept {
@@ -224,7 +237,11 @@ std::exception_ptr Connection::completion_failure(size_t index, const Completion
   std::string text = operation + " with " + peer_ + " failed: " + status_name(completion.status()) +
                      " (status " + std::to_string(static_cast<int>(completion.status())) + ", vendor error " +
                      std::to_string(completion.vendor_error()) + "). ";
-  if (!advice.empty()) text += advice + (advice.back() == '.' ? " " : ". ");
+  const std::string port = port_that_is_down(lanes_[index]);
+  if (!port.empty())
+    text += port;
+  else if (!advice.empty())
+    text += advice + (advice.back() == '.' ? " " : ". ");
   text += "Local GID " + path.local.gid.text() + ", remote GID " + path.remote.gid.text() + ", " +
           path.text() + ". The connection is dead; ctx.connect() opens a new one";
   return std::make_exception_ptr(CompletionError(text, static_cast<int>(completion.status()),

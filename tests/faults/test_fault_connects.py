@@ -16,9 +16,10 @@ import rdmatx
 from rdmatx import errors
 from tests.faults.scene import PATIENCE
 from tests.faults.victims import Nursery, Test, Victim
+from tests.launch import TIME_SCALE
 
 SHORT = 0.3
-OUTLIVES = 1.0
+OUTLIVES = 1.0 * TIME_SCALE
 HELLO = b"RDMX\x02\x00\x01\x00"  # the start of a record that never ends
 
 

@@ -27,9 +27,10 @@ from tests.faults.scene import (
     scene,
 )
 from tests.faults.victims import Nursery
+from tests.launch import TIME_SCALE
 
 # What a wait may take longer than its deadline.
-OUTLIVES = 1.0
+OUTLIVES = 1.0 * TIME_SCALE
 # What close() may wait for the delivery of what was sent, and the TCP wire for that of its last words.
 LINGERS = 2.0
 LEAVES = 1.0

@@ -154,6 +154,7 @@ def _nurse(address: str) -> None:
         except (EOFError, ConnectionError):
             return
         if word == "start":
+            importlib.import_module(argument[0])  # here, once for all victims
             pid = os.fork()
             if pid == 0:
                 control.close()

@@ -5,4 +5,4 @@ Every test below is one of the folders named here, run by a pytest of its own in
 tells that the same tests pass on the software HCA and on rxe. lab_items.py does the work.
 """
 
-FOLDERS = ("tests/conformance", "tests/faults", "tests/multiprocess", "tests/rxe")
+FOLDERS = ("tests/conformance", "tests/faults", "tests/multiprocess", "tests/soak", "tests/rxe")
