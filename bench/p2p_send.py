@@ -1,4 +1,4 @@
-"""How much faster than gloo are send and receive between two processes of one host?"""
+"""How do send and receive between two processes of one host compare with gloo, Open MPI and UCX?"""
 
 import sys
 
@@ -7,6 +7,8 @@ from harness import Question, ask
 from rdmatx.cli.bench.case import Case
 
 KIB, MIB = 1 << 10, 1 << 20
+# No slower than the libraries that do nothing else.
+EQUAL = {"mpi": 1.0, "ucx": 1.0}
 
 if __name__ == "__main__":
     sys.exit(
@@ -19,10 +21,19 @@ if __name__ == "__main__":
                     {"gloo": 3.0},
                 ),
                 Question(
-                    "send and receive of 8 bytes, latency, against gloo",
+                    "send and receive of 8 bytes, latency, against gloo and UCX",
                     Case(op="send", mode="lat", provider="soft"),
                     (8,),
-                    {"gloo": 10.0},
+                    {"gloo": 10.0, "ucx": 2.0},
+                ),
+                Question(
+                    "send and receive, bandwidth, against Open MPI and UCX",
+                    Case(op="send", provider="soft"),
+                    (
+                        *(4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB),
+                        *(MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB),
+                    ),
+                    EQUAL,
                 ),
             ],
             __doc__,

@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import IO, Any
 
 from rdmatx.cli.bench.case import Case
@@ -108,7 +109,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A command that is killed outright leaves no worker behind.
     die_with_parent()
-    with _reach(where) as control, control.makefile("rw") as stream:
+    # An answer that nobody waits for any more is no error of this process.
+    with suppress(BrokenPipeError), _reach(where) as control, control.makefile("rw") as stream:
         serve(Worker(rank), stream, stream)
 
 

@@ -103,13 +103,17 @@ class Ucx(Contestant):
             wait(pending.popleft())
         if self.rank == TARGET:
             wait(send(flag, _FLAG_TAG))
-            # UCX moves only while it is called: it is called until the initiator has everything.
-            wait(receive(flag, _FLAG_TAG))
+            self._part()
             return {}
         wait(receive(flag, _FLAG_TAG))
         seconds = now() - begin
-        wait(send(flag, _FLAG_TAG))
+        self._part()
         return {"seconds": seconds}
+
+    def _part(self) -> None:
+        """Ends a round. UCX moves only while it is called: the target calls it until all is over."""
+        call = self._endpoint.tag_recv if self.rank == TARGET else self._endpoint.tag_send
+        self._wait(call(Array(bytearray(1)), _FLAG_TAG))
 
     def _echo(self, iterations: int) -> dict[str, Any]:
         send, receive = self._endpoint.tag_send, self._endpoint.tag_recv
@@ -118,6 +122,7 @@ class Ucx(Contestant):
             for _ in range(iterations):
                 wait(receive(message, tag))
                 wait(send(message, tag))
+            self._part()
             return {}
         echoed = self._echoed
         samples = []
@@ -128,6 +133,7 @@ class Ucx(Contestant):
             moment = now()
             samples.append(moment - last)
             last = moment
+        self._part()
         return latency_result(samples, last - begin, scale=0.5)
 
     def close(self) -> None:
