@@ -23,7 +23,7 @@ from tests.faults.victims import Nursery, Test
 from tests.launch import TIME_SCALE
 from tests.multiprocess.messages import content
 
-ROUNDS = int(os.environ.get("RDMATX_SOAK_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("RDMATX_SOAK_ROUNDS", "50" if TIME_SCALE == 1 else "20"))
 MESSAGES = int(os.environ.get("RDMATX_SOAK_MESSAGES", "300" if TIME_SCALE == 1 else "60"))
 THREADS = 16
 LARGEST = 40_000
@@ -230,8 +230,8 @@ def test_many_connections_of_one_context(
                 connection.close()
             resident, descriptors = other.hear(3 * PATIENCE)
             print(f"a connection costs {resident} bytes of resident memory")
-            # The bootstrap socket, and of the software HCA one more, or over TCP one each way.
-            assert descriptors <= 3 * (CONNECTIONS - FIRST) + 10
+            # Two, or over TCP three and what is on its way out.
+            assert descriptors < 4 * (CONNECTIONS - FIRST)
             assert resident < 3 << 20
             del connection, connections
     finally:
