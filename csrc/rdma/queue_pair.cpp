@@ -31,8 +31,9 @@ std::string capabilities_text(const Device& device, const QueuePairCapabilities&
          std::to_string(limits.max_sge) + " elements and " + std::to_string(limits.max_qp) + " queue pairs";
 }
 
+// Another thread may move it meanwhile: the software HCA's, when a peer dies.
 QueuePairState cached_state(const ibv_qp* qp) {
-  return static_cast<QueuePairState>(qp->state);
+  return static_cast<QueuePairState>(__atomic_load_n(&qp->state, __ATOMIC_RELAXED));
 }
 
 std::string post_advice(int code, QueuePairState state, const QueuePairCapabilities& capabilities,

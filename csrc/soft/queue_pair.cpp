@@ -229,7 +229,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* wanted, int mask) try {
     if (int error = become_ready_to_receive(qp, *wanted)) return error;
   store_values(qp, *wanted, mask);
   qp.state.store(to);
-  qp.base.state = static_cast<ibv_qp_state>(to);
+  __atomic_store_n(&qp.base.state, static_cast<ibv_qp_state>(to), __ATOMIC_RELAXED);  // read without the lock
   if (from == IBV_QPS_RTR && to == IBV_QPS_RTS && qp.tcp) instance.wire().tcp()->connect(qp);
   if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && !qp.tcp) {
     qp.inbound->state().open.store(1, std::memory_order_release);

@@ -260,7 +260,7 @@ bool progress_responses(QueuePair& qp) {
 
 void enter_error(QueuePair& qp, ibv_wc_status first) {
   qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
-  qp.base.state = IBV_QPS_ERR;
+  __atomic_store_n(&qp.base.state, IBV_QPS_ERR, __ATOMIC_RELAXED);  // read without the lock
   if (qp.inbound) qp.inbound->state().open.store(0, std::memory_order_release);
   if (qp.tcp) tcp_leave(qp);
   close_shared_write(qp);
