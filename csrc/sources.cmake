@@ -3,6 +3,7 @@ set(RDMATX_BASE_SOURCES
   csrc/base/crc32c.cpp
   csrc/base/dynlib.cpp
   csrc/base/error.cpp
+  csrc/base/event_descriptors.cpp
   csrc/base/log.cpp
   csrc/base/memory_owner.cpp
   csrc/base/sha256.cpp

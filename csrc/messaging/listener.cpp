@@ -1,7 +1,6 @@
 #include "messaging/listener.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/event_descriptors.hpp"
 #include "base/log.hpp"
 #include "messaging/fork_guard.hpp"
 
@@ -31,17 +31,6 @@ size_t places() noexcept {
   return std::clamp<size_t>(descriptors.rlim_cur / 4, 8, most_halves);
 }
 
-void signal_event(const UniqueFd& event) noexcept {
-  const uint64_t one = 1;
-  if (event) [[maybe_unused]]
-    const auto written = ::write(event.get(), &one, sizeof one);
-}
-
-void clear_event(const UniqueFd& event) noexcept {
-  uint64_t count = 0;
-  [[maybe_unused]] const auto got = ::read(event.get(), &count, sizeof count);
-}
-
 // Once a process: whoever has many listeners knows by then.
 void warn_of_open_door(const std::string& address) {
   static std::atomic<bool> warned{false};
@@ -61,9 +50,8 @@ Listener::Listener(std::shared_ptr<ContextResources> resources, const std::strin
       resources_(std::move(resources)),
       secret_(std::move(secret)),
       socket_(listen_on(address, backlog)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wake_(make_event_descriptor()),
       address_(own_address(socket_.get())) {
-  if (!wake_) throw Error("eventfd failed: " + describe_errno(errno));
   if (!secret_ && !is_loopback(socket_.get())) warn_of_open_door(address_);
   neutralize_in_child(socket_.get());
   thread_ = std::make_unique<ServiceThread>([this] { run(); });
@@ -95,7 +83,7 @@ std::shared_ptr<Connection> Listener::try_accept() {
   std::shared_ptr<Connection> connection = std::move(ready_.front());
   ready_.pop_front();
   ready_count_.store(ready_.size(), std::memory_order_release);
-  if (ready_.size() + 1 == most_waiting) signal_event(wake_);  // strangers are taken again
+  if (ready_.size() + 1 == most_waiting) ring(wake_);  // strangers are taken again
   return connection;
 }
 
@@ -109,7 +97,7 @@ void Listener::close() {
   if (process_generation() != waiting_.generation) return;  // the thread and the sockets are the parent's
   const std::lock_guard closing(close_mutex_);
   if (closed_.exchange(true)) return;
-  signal_event(wake_);
+  ring(wake_);
   thread_.reset();
   resources_.reset();
   forget_descriptor(socket_.get());
@@ -141,7 +129,7 @@ void Listener::run() {
     }
     ::poll(watched.data(), watched.size(), static_cast<int>(seconds * 1000) + 1);
     if (closed()) return;
-    if (watched[0].revents != 0) clear_event(wake_);
+    if (watched[0].revents != 0) silence(wake_);
     auto entry = watched.begin() + 2;
     for (auto half = halves.begin(); half != halves.end(); ++entry)
       half = goes_on(*half, entry->revents != 0) ? std::next(half) : halves.erase(half);

@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "base/event_descriptors.hpp"
 #include "base/log.hpp"
 #include "messaging/event_watch.hpp"
 #include "rdma/handle.hpp"
@@ -66,22 +66,6 @@ void pause_briefly() {
 #endif
 }
 
-UniqueFd checked(int fd, const char* call) {
-  if (fd < 0) throw Error(std::string(call) + " failed: " + describe_errno(errno));
-  return UniqueFd(fd);
-}
-
-void ring(int eventfd) noexcept {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
-}
-
-void add_to_epoll(int epoll, int fd, uint32_t what) {
-  epoll_event event{what, {.fd = fd}};
-  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
-    throw Error("epoll_ctl failed: " + describe_errno(errno));
-}
-
 }  // namespace
 
 void set_interrupt_check(void (*check)()) {
@@ -101,19 +85,19 @@ std::string seconds_text(double seconds) {
 Progress::Progress(std::vector<std::shared_ptr<CompletionChannel>> events)
     : connections_(std::make_shared<List>()), watch_(std::make_shared<Watch>()) {
   watch_->events = std::move(events);
-  watch_->epoll = checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
-  watch_->sockets = checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
-  watch_->wake = checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
-  for (const auto& channel : watch_->events) add_to_epoll(watch_->epoll.get(), channel->fd(), EPOLLIN);
-  add_to_epoll(watch_->epoll.get(), watch_->sockets.get(), EPOLLIN);
-  add_to_epoll(watch_->epoll.get(), watch_->wake.get(), EPOLLIN);
+  watch_->epoll = make_epoll();
+  watch_->sockets = make_epoll();
+  watch_->wake = make_event_descriptor();
+  for (const auto& channel : watch_->events) add_to_epoll(watch_->epoll, channel->fd(), EPOLLIN);
+  add_to_epoll(watch_->epoll, watch_->sockets.get(), EPOLLIN);
+  add_to_epoll(watch_->epoll, watch_->wake.get(), EPOLLIN);
 }
 
 void Progress::add(const std::shared_ptr<Progressing>& connection, int socket) {
   {
     const std::lock_guard lock(sleep_mutex_);
     if (!watch_) throw ClosedError("the context was closed meanwhile: open a new one");
-    add_to_epoll(watch_->sockets.get(), socket, EPOLLIN | EPOLLRDHUP);
+    add_to_epoll(watch_->sockets, socket, EPOLLIN | EPOLLRDHUP);
   }
   const std::lock_guard lock(list_mutex_);
   auto list = std::make_shared<List>(*connections_);
@@ -252,8 +236,7 @@ void Progress::watch_descriptors(Watch& watch, double seconds) {
   for (int i = 0; i < count; ++i) {
     const int fd = ready[i].data.fd;
     if (fd == watch.wake.get()) {
-      uint64_t value = 0;
-      [[maybe_unused]] const auto taken = ::read(fd, &value, sizeof value);
+      silence(watch.wake);
     } else if (const auto channel = std::find_if(watch.events.begin(), watch.events.end(),
                                                  [fd](const auto& one) { return one->fd() == fd; });
                channel != watch.events.end()) {
@@ -286,7 +269,7 @@ void Progress::wake_sleepers() noexcept {
   ++wake_number_;
   woken_.notify_all();
   for (EventWatch* watch : event_watches_) watch->wake();
-  if (watched_ && watch_) ring(watch_->wake.get());
+  if (watched_ && watch_) ring(watch_->wake);
 }
 
 void Progress::arm_all() {
