@@ -33,7 +33,6 @@ class Channel {
   void connect(const Address& local, const Address& remote, uint8_t max_rd_atomic);
   /// Limits of transfers over this queue pair through this port.
   TransferLimits limits(uint32_t max_message_bytes) const;
-  uint32_t inline_bytes() const noexcept { return inline_bytes_; }
 
   /// Room for a message of this many bytes behind its header.
   bool can_post_message(size_t payload_bytes) const noexcept {
@@ -118,7 +117,6 @@ class Channel {
   void stop() { queue_pair_->to_error(); }
   /// Destroys the queue pair: afterwards no work of it touches memory, on either side.
   void destroy() noexcept { queue_pair_.reset(); }
-  bool destroyed() const noexcept { return !queue_pair_; }
 
  private:
   static constexpr uint64_t receive_bit = uint64_t{1} << 63;

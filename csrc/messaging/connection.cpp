@@ -203,7 +203,7 @@ std::vector<RailStats> Connection::rail_stats() {
   std::vector<RailStats> stats;
   for (const Lane& lane : lanes_) {
     stats.push_back(lane.stats);
-    stats.back().alive = state_ == State::open && lane.state == Lane::State::alive;
+    stats.back().alive = state_ == State::open && lane.alive();
   }
   return stats;
 }

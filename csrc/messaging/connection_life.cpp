@@ -77,7 +77,7 @@ bool Connection::poll() {
 
 size_t Connection::poll_lane(size_t index) {
   Lane& lane = lanes_[index];
-  if (lane.state != Lane::State::alive) return 0;
+  if (!lane.alive()) return 0;
   std::array<Completion, 16> completions;
   const size_t count = lane.channel->poll(completions);
   std::string failed;
@@ -253,7 +253,7 @@ void Connection::arm() noexcept {
   if (!lock || state_ != State::open || armed_.exchange(true)) return;
   try {
     for (Lane& lane : lanes_)
-      if (lane.state == Lane::State::alive) lane.channel->completion_queue()->arm();
+      if (lane.alive()) lane.channel->completion_queue()->arm();
   } catch (...) {
     fail(std::current_exception(), State::failed);
   }

@@ -62,6 +62,11 @@ RailNotice notice_of(const Lane& lane, size_t index) {
   return {static_cast<uint8_t>(index), 0, own.queue_pair_number, own.packet_sequence_number};
 }
 
+void give_replacement_up(Lane& lane, const Error& why) {
+  lane.replacement.reset();
+  log(LogLevel::info, std::string("a rail cannot be brought back yet: ") + why.what());
+}
+
 }  // namespace
 
 // A rail's failure is not the connection's while another lives; what any rail would refuse is.
@@ -105,19 +110,17 @@ void Connection::retire_lane(size_t index, const std::string& why) {
   if (state_ != State::open) return;
   lane.channel->destroy();
   lane.state = Lane::State::retiring;
-  lane.told = true;
   say(RecordKind::rail_failed, {static_cast<uint8_t>(index), lane.channel->deliveries(), 0, 0});
   settle_lane(index);
 }
 
 void Connection::settle_lane(size_t index) {
   Lane& lane = lanes_[index];
-  if (!lane.told || !lane.peer_has_seen) return;
+  if (lane.state != Lane::State::retiring || !lane.peer_has_seen) return;
   exchange_.settle(*lane.channel, *lane.peer_has_seen);
   lane.channel.reset();
   queues_[index] = nullptr;
   lane.state = Lane::State::down;
-  lane.told = false;
   lane.peer_has_seen.reset();
   lane.pause = first_pause;
   lane.next_attempt = Clock::now() + lane.pause;
@@ -179,7 +182,7 @@ void Connection::look_after_lanes() {
     exchange_.beat();
   }
   for (size_t i = 0; i < lanes_.size() && state_ == State::open; ++i) {
-    if (lanes_[i].state == Lane::State::alive)
+    if (lanes_[i].alive())
       look_after_living(i);
     else if (lanes_[i].state == Lane::State::down && !is_listener_ && now >= lanes_[i].next_attempt)
       offer_lane(i);
@@ -213,8 +216,7 @@ void Connection::offer_lane(size_t index) {
     lane.next_attempt = Clock::now() + offer_patience;
     say(RecordKind::rail_offer, notice_of(lane, index));
   } catch (const Error& error) {
-    lane.replacement.reset();
-    log(LogLevel::info, std::string("a rail cannot be brought back yet: ") + error.what());
+    give_replacement_up(lane, error);
   }
 }
 
@@ -229,8 +231,7 @@ void Connection::on_rail_offer(size_t index, const RailNotice& offer) {
       answer = notice_of(lane, index);
     }
   } catch (const Error& error) {
-    lane.replacement.reset();
-    log(LogLevel::info, std::string("a rail cannot be brought back yet: ") + error.what());
+    give_replacement_up(lane, error);
   }
   say(RecordKind::rail_answer, answer);
 }
@@ -246,8 +247,7 @@ void Connection::on_rail_answer(size_t index, const RailNotice& answer) {
   try {
     connect_channel(lane, answer);
   } catch (const Error& error) {
-    lane.replacement.reset();
-    log(LogLevel::info, std::string("a rail cannot be brought back yet: ") + error.what());
+    give_replacement_up(lane, error);
     return say(RecordKind::rail_failed, {static_cast<uint8_t>(index), 0, 0, 0});
   }
   say(RecordKind::rail_ready, {static_cast<uint8_t>(index), 0, 0, 0});

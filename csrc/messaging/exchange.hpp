@@ -69,7 +69,6 @@ class Exchange {
   void flush_one_sided(std::shared_ptr<Request> request);
   /// The oldest immediate that came with a write of the peer.
   std::optional<uint32_t> take_notification();
-  bool has_notification() const noexcept { return !notifications_.empty(); }
 
   /// One message of the peer.
   void handle(std::span<const std::byte> message);

@@ -20,7 +20,7 @@ bool Exchange::post_at_once(const std::shared_ptr<Request>& request) {
   if (!one_part || is_atomic(request->kind()) || !channel || !channel->can_post_piece()) return false;
   if (request->notification() && !may_notify(request)) return false;
   const uint64_t bytes = request->capacity();
-  if (lanes_.size() > 1 && bytes >= 2 * ProtocolSizes::stripe_bytes) return false;
+  if (lanes_.stripes(bytes)) return false;
   TransferPlan plan({&bytes, 1}, {&bytes, 1}, lanes_.limits(), direction_of(request->kind()));
   const PlannedWork work = *plan.next();
   if (!work.last) return false;

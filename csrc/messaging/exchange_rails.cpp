@@ -117,8 +117,8 @@ void Exchange::say(std::vector<std::byte> record) {
 // Also while the rail of the messages is the one that failed.
 void Exchange::flush_notices() {
   while (!unsaid_.empty()) {
-    const auto alive = std::find_if(lanes_.begin(), lanes_.end(),
-                                    [](const Lane& lane) { return lane.state == Lane::State::alive; });
+    const auto alive =
+        std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.alive(); });
     if (alive == lanes_.end() || !alive->channel->can_post_message(unsaid_.front().size())) return;
     alive->channel->post_message({MessageKind::notice}, unsaid_.front().data(), unsaid_.front().size());
     unsaid_.pop_front();
@@ -134,7 +134,7 @@ std::vector<std::byte> Exchange::take_notice() {
 
 void Exchange::beat() {
   for (Lane& lane : lanes_) {
-    if (lane.state != Lane::State::alive || !lane.channel->idle()) continue;
+    if (!lane.alive() || !lane.channel->idle()) continue;
     lane.channel->ask_for_completion();
     lane.channel->post_message({MessageKind::credit}, nullptr, 0);
   }

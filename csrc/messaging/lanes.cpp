@@ -25,12 +25,9 @@ Lanes::Lanes(std::vector<Lane> lanes) : lanes_(std::move(lanes)) {
 }
 
 void Lanes::choose_message_lane() noexcept {
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    if (lanes_[i].state != Lane::State::alive) continue;
-    first_ = i;
-    break;
-  }
-  first_channel_ = lanes_[first_].channel.get();
+  const auto first =
+      std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.alive(); });
+  if (first != lanes_.end()) first_ = static_cast<size_t>(first - lanes_.begin());
 }
 
 size_t Lanes::choose(uint64_t bytes) const noexcept {
@@ -38,7 +35,7 @@ size_t Lanes::choose(uint64_t bytes) const noexcept {
   double least = 0;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
-    if (lane.state != Lane::State::alive || !lane.channel->can_post_piece()) continue;
+    if (!lane.alive() || !lane.channel->can_post_piece()) continue;
     const double time =
         static_cast<double>(lane.channel->outstanding_bytes() + bytes) / static_cast<double>(lane.weight);
     if (best < lanes_.size() && time >= least) continue;
@@ -49,19 +46,17 @@ size_t Lanes::choose(uint64_t bytes) const noexcept {
 }
 
 size_t Lanes::alive() const noexcept {
-  return static_cast<size_t>(std::count_if(
-      lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.state == Lane::State::alive; }));
+  return static_cast<size_t>(
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.alive(); }));
 }
 
 bool Lanes::any_left_but(size_t index) const noexcept {
-  for (size_t i = 0; i < lanes_.size(); ++i)
-    if (i != index && lanes_[i].state == Lane::State::alive) return true;
-  return false;
+  return alive() > (lanes_[index].alive() ? 1u : 0u);
 }
 
 bool Lanes::idle() const noexcept {
   return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-    return lane.state == Lane::State::alive ? lane.channel->idle() : lane.state == Lane::State::down;
+    return lane.alive() ? lane.channel->idle() : lane.state == Lane::State::down;
   });
 }
 

@@ -46,12 +46,13 @@ struct Lane {
   uint8_t max_rd_atomic = 0;
   uint64_t weight = 1;  ///< how fast it is, against the others
   State state = State::alive;
-  bool told = false;                         // the peer knows that it failed
   std::optional<uint64_t> peer_has_seen;     // messages of ours that the peer got over it
   std::unique_ptr<Channel> replacement;      // offered to the peer
   Deadline::Clock::time_point next_attempt;  // of bringing it back
   std::chrono::milliseconds pause{0};
   RailStats stats;
+
+  bool alive() const noexcept { return state == State::alive; }
 };
 
 /// The rails of one connection. Messages go over one of them, in order; large transfers over all that live.
@@ -69,8 +70,8 @@ class Lanes {
   auto end() const noexcept { return lanes_.end(); }
 
   /// The rail that messages go over; null while it has failed and the next is not settled.
-  Channel* messages() noexcept {
-    return lanes_[first_].state == Lane::State::alive ? first_channel_ : nullptr;
+  Channel* messages() const noexcept {
+    return lanes_[first_].alive() ? lanes_[first_].channel.get() : nullptr;
   }
   size_t message_lane() const noexcept { return first_; }
   /// Messages go over the first rail that lives from now on.
@@ -79,7 +80,11 @@ class Lanes {
   /// of lanes where none has room.
   size_t choose(uint64_t bytes) const noexcept;
   size_t alive() const noexcept;
-  /// Rails that live or whose failure is being settled: with none, the connection is lost.
+  /// Whether a transfer of this many bytes goes over all rails.
+  bool stripes(uint64_t bytes) const noexcept {
+    return bytes >= 2 * ProtocolSizes::stripe_bytes && alive() > 1;
+  }
+  /// Whether another rail lives: where none does, this one's failure is the connection's.
   bool any_left_but(size_t index) const noexcept;
   /// The limits that hold on every rail.
   const TransferLimits& limits() const noexcept { return limits_; }
@@ -90,7 +95,6 @@ class Lanes {
  private:
   std::vector<Lane> lanes_;
   size_t first_ = 0;
-  Channel* first_channel_ = nullptr;
   TransferLimits limits_;
 };
 

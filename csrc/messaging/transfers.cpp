@@ -46,7 +46,7 @@ TransferLimits Transfer::piece_limits(const Lanes& lanes) const {
 
 bool Transfer::post_range(Lanes& lanes, bool may_notify) {
   if (!plan_) {
-    striped_ = lanes.alive() > 1 && request_->capacity() >= 2 * ProtocolSizes::stripe_bytes;
+    striped_ = lanes.stripes(request_->capacity());
     plan_.emplace(local_sizes_, remote_sizes_, piece_limits(lanes), direction_of(request_->kind()),
                   ranges_[range_]);
   }
