@@ -7,10 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rdmatx import lab
 from rdmatx.lab.boot import PACKAGE_PARENT
+from tests.lanes import lane_missing
 
 DROP = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 LAB = [sys.executable, "-m", "rdmatx.lab", "run", "--mem", "512M"]
+
+
+def require_lab() -> None:
+    """At the head of a module whose tests boot kernels: skips it where none can be booted."""
+    if os.environ.get("RDMATX_LAB"):
+        lane_missing("lab", "these tests boot kernels themselves, and this is the inside of one")
+    if not lab.status().ready:
+        lane_missing("rxe", "; ".join(lab.status().problems))
 
 
 def environment(package: Path = PACKAGE_PARENT, **more: str) -> dict[str, str]:

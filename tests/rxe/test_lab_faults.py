@@ -10,10 +10,9 @@ import re
 
 import pytest
 
-from rdmatx import lab
-from tests.lanes import lane_missing
 from tests.launch import TIME_SCALE
 from tests.rxe import lab_fault_programs
+from tests.rxe.lab_command import require_lab
 from tests.rxe.lab_hosts import run_on_hosts
 
 pytestmark = [
@@ -22,8 +21,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="taking the network away takes root inside"),
 ]
 
-if not lab.status().ready:
-    lane_missing("rxe", "; ".join(lab.status().problems))
+require_lab()
 
 # Seconds in which both sides must know that the other one is gone.
 KNOWN_WITHIN = 15.0 * TIME_SCALE

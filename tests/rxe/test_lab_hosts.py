@@ -24,6 +24,7 @@ from tests.rxe.lab_command import (
     LAB,
     environment,
     lab_processes,
+    require_lab,
     run_lab,
     start_lab,
     wait_for_line,
@@ -31,10 +32,7 @@ from tests.rxe.lab_command import (
 
 pytestmark = pytest.mark.rxe
 
-if os.environ.get("RDMATX_LAB"):
-    lane_missing("lab", "these tests boot kernels themselves, and this is the inside of one")
-if not lab.status().ready:
-    lane_missing("rxe", "; ".join(lab.status().problems))
+require_lab()
 
 TWO = ("--hosts", "2")
 PINGPONG = """

@@ -14,17 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from rdmatx import lab
-from tests.lanes import lane_missing
 from tests.launch import TIME_SCALE
 from tests.rxe import lab_programs
-from tests.rxe.lab_command import run_lab
+from tests.rxe.lab_command import require_lab, run_lab
 from tests.rxe.lab_hosts import HostFailure, run_on_hosts
 
 pytestmark = pytest.mark.rxe
 
-if not lab.status().ready:
-    lane_missing("rxe", "; ".join(lab.status().problems))
+require_lab()
 
 
 def test_functions_run_on_both_hosts() -> None:
