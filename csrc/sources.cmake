@@ -44,6 +44,9 @@ set(RDMATX_SOFT_SOURCES
 )
 set(RDMATX_GPU_SOURCES
   csrc/gpu/buffer.cpp
+  csrc/gpu/copies.cpp
+  csrc/gpu/cuda.cpp
+  csrc/gpu/memory.cpp
 )
 set(RDMATX_RDMA_SOURCES
   csrc/rdma/address.cpp
@@ -93,6 +96,13 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/strided.cpp
   csrc/messaging/transfers.cpp
 )
+set(RDMATX_COLLECTIVES_SOURCES
+  csrc/collectives/data_type.cpp
+  csrc/collectives/reduction.cpp
+)
+# Its loops are to become vector instructions in every build, and to round alike whatever the processor has.
+set_source_files_properties(csrc/collectives/reduction.cpp PROPERTIES
+  COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-trapping-math;-fno-math-errno")
 set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/module.cpp
   csrc/bindings/errors.cpp
