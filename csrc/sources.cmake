@@ -47,6 +47,9 @@ set(RDMATX_GPU_SOURCES
   csrc/gpu/copies.cpp
   csrc/gpu/cuda.cpp
   csrc/gpu/memory.cpp
+  csrc/gpu/copies.cpp
+  csrc/gpu/cuda.cpp
+  csrc/gpu/memory.cpp
 )
 set(RDMATX_RDMA_SOURCES
   csrc/rdma/address.cpp

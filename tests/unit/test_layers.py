@@ -89,6 +89,16 @@ def test_only_the_verbs_layers_know_verbs() -> None:
             assert not re.search(r"\bibv_\w+\s*[*&(]", unquoted), name(path)
 
 
+def test_only_the_gpu_layer_knows_cuda() -> None:
+    """What is above knows GPUs, so that another maker's can be added below."""
+    for path in CORE:
+        if path.relative_to(ROOT / "csrc").parts[0] == "gpu" and path.stem != "buffer":
+            continue
+        text = without_comments(path.read_text())
+        assert "gpu/cuda.hpp" not in text, name(path)
+        assert not re.search(r"\bcu(?:da)?[A-Z]\w*\s*\(|\bCU[a-z]\w*", text), name(path)
+
+
 def test_one_place_opens_libraries() -> None:
     opening = [
         name(path)
