@@ -47,9 +47,6 @@ set(RDMATX_GPU_SOURCES
   csrc/gpu/copies.cpp
   csrc/gpu/cuda.cpp
   csrc/gpu/memory.cpp
-  csrc/gpu/copies.cpp
-  csrc/gpu/cuda.cpp
-  csrc/gpu/memory.cpp
 )
 set(RDMATX_RDMA_SOURCES
   csrc/rdma/address.cpp
@@ -100,8 +97,14 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/transfers.cpp
 )
 set(RDMATX_COLLECTIVES_SOURCES
+  csrc/collectives/all_gather.cpp
+  csrc/collectives/all_reduce.cpp
+  csrc/collectives/all_to_all.cpp
   csrc/collectives/data_type.cpp
+  csrc/collectives/reduce_scatter.cpp
   csrc/collectives/reduction.cpp
+  csrc/collectives/rooted.cpp
+  csrc/collectives/schedule.cpp
 )
 # Its loops are to become vector instructions in every build, and to round alike whatever the processor has.
 set_source_files_properties(csrc/collectives/reduction.cpp PROPERTIES
@@ -115,11 +118,14 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/host_buffer.cpp
   csrc/bindings/memory_owners.cpp
   csrc/bindings/devices.cpp
+  csrc/bindings/direct_calls.cpp
   csrc/bindings/verbs_types.cpp
   csrc/bindings/verbs.cpp
   csrc/bindings/queue_pairs.cpp
   csrc/bindings/secret.cpp
+  csrc/bindings/messages.cpp
   csrc/bindings/messaging.cpp
   csrc/bindings/messaging_arguments.cpp
+  csrc/bindings/work.cpp
   csrc/bindings/testing.cpp
 )

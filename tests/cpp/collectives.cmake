@@ -1,1 +1,2 @@
 rdmatx_test(reduction LAYER collectives TIMEOUT 180 SOURCES collectives/reduction_test.cpp)
+rdmatx_test(schedule LAYER collectives TIMEOUT 300 SOURCES collectives/schedule_test.cpp)
