@@ -8,6 +8,12 @@
 
 namespace rdmatx {
 
+/// Where memory begins in a dma-buf.
+struct DmaBufRange {
+  int descriptor = -1;
+  uint64_t offset = 0;
+};
+
 /// Owns the registration of a range of memory, and holds what keeps that memory alive until the registration
 /// is gone. May be used from any thread.
 ///
@@ -22,6 +28,13 @@ class RDMATX_API MemoryRegion {
                                               size_t bytes, Access access,
                                               std::shared_ptr<void> keepalive = {});
 
+  /// Registers memory behind a dma-buf, which work requests find at `address`: that has the same place within
+  /// a page as the range. The descriptor may be closed afterwards. Throws as create() does.
+  static std::shared_ptr<MemoryRegion> create_from_dma_buf(std::shared_ptr<ProtectionDomain> domain,
+                                                           const DmaBufRange& range, void* address,
+                                                           size_t bytes, Access access,
+                                                           std::shared_ptr<void> keepalive = {});
+
   void* address() const noexcept { return address_; }
   /// What work requests on either side name: the address as an integer.
   uint64_t remote_address() const noexcept { return reinterpret_cast<uint64_t>(address_); }
@@ -33,7 +46,7 @@ class RDMATX_API MemoryRegion {
 
  private:
   MemoryRegion(std::shared_ptr<ProtectionDomain> domain, void* address, size_t bytes, Access access,
-               std::shared_ptr<void> keepalive);
+               std::shared_ptr<void> keepalive, const DmaBufRange* dma_buf);
 
   std::shared_ptr<ProtectionDomain> domain_;
   std::shared_ptr<void> keepalive_;

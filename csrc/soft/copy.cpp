@@ -23,8 +23,11 @@ bool local_pieces(const QueuePair& qp, const ibv_sge* sges, uint32_t count, uint
       continue;
     }
     const uint64_t length = std::min<uint64_t>(sge.length - offset, bytes);
-    if (!memory.find(sge.lkey, sge.addr + offset, length, qp.domain->number, access)) return false;
-    pieces.push_back({reinterpret_cast<void*>(sge.addr + offset), length});
+    const MemoryEntry* region =
+        memory.find(sge.lkey, sge.addr + offset, length, qp.domain->number, access);
+    if (!region) return false;
+    const uint64_t place = sge.addr + offset + region->displacement.load(std::memory_order_relaxed);
+    pieces.push_back({reinterpret_cast<void*>(place), length});
     bytes -= length;
     offset = 0;
   }
@@ -40,6 +43,10 @@ bool send_pieces(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64_
   }
   const ibv_sge* sges = qp.send_sges.data() + slot * qp.initial.cap.max_send_sge;
   return local_pieces(qp, sges, entry.sge_count, offset, bytes, access, pieces);
+}
+
+std::byte* region_memory(const QueuePair& qp, uint32_t key, uint64_t address) noexcept {
+  return reinterpret_cast<std::byte*>(address + qp.context->instance->memory().displacement(key));
 }
 
 void gather(std::byte* to, const std::vector<iovec>& pieces) noexcept {
@@ -115,9 +122,10 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
                                   : nullptr;
   if (!region) return EACCES;
   const uint64_t remote = entry.remote_address + offset;
+  const uint64_t there = remote + region->displacement.load(std::memory_order_relaxed);
   std::byte* mapped = nullptr;
   if (peer.is_self()) {
-    mapped = reinterpret_cast<std::byte*>(remote);
+    mapped = reinterpret_cast<std::byte*>(there);
   } else if (const uint64_t segment = region->segment.load(std::memory_order_relaxed)) {
     const uint64_t place = region->segment_offset.load() + (remote - region->address.load());
     mapped = peer.mapped_segment(segment, place + bytes, qp.context->instance->wire());
@@ -131,7 +139,7 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
     return 0;
   }
   if (!peer.can_copy_directly()) return EPERM;
-  return copy_attached(peer.pid(), to_peer, pieces, remote);
+  return copy_attached(peer.pid(), to_peer, pieces, there);
 }
 
 void help_with_write(QueuePair& qp) {
@@ -147,14 +155,13 @@ void help_with_write(QueuePair& qp) {
     const uint64_t source = write.source.load(std::memory_order_relaxed);
     const uint64_t target = write.target.load(std::memory_order_relaxed);
     // Where the peer may not write, it finds out by itself, with its first piece.
-    if (!peer_may_access(qp, write.key.load(std::memory_order_relaxed), target, length,
-                         IBV_ACCESS_REMOTE_WRITE))
-      return;
+    const uint32_t key = write.key.load(std::memory_order_relaxed);
+    if (!peer_may_access(qp, key, target, length, IBV_ACCESS_REMOTE_WRITE)) return;
     if (!write.claims.compare_exchange_strong(claims, claims + 1)) continue;
     const uint64_t offset = piece * SharedWrite::piece_bytes;
     const uint64_t bytes = std::min(length - offset, SharedWrite::piece_bytes);
     thread_local std::vector<iovec> pieces;
-    pieces.assign(1, {reinterpret_cast<void*>(target + offset), bytes});
+    pieces.assign(1, {region_memory(qp, key, target + offset), bytes});
     if (copy_attached(qp.peer->pid(), false, pieces, source + offset) != 0) write.failed.store(generation);
     qp.helped = qp.helped >> 32 == generation ? qp.helped + 1 : generation << 32 | 1;
     write.helped.store(qp.helped, std::memory_order_release);

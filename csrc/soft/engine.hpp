@@ -60,6 +60,8 @@ int copy_attached(pid_t pid, bool to_peer, std::vector<iovec>& pieces, uint64_t 
 
 /// Whether the peer may access [address, address + length) of this process so, through this queue pair.
 bool peer_may_access(const QueuePair& qp, uint32_t key, uint64_t address, uint64_t length, uint32_t access);
+/// Where the bytes are that lie at this address of a region of this process.
+std::byte* region_memory(const QueuePair& qp, uint32_t key, uint64_t address) noexcept;
 
 /// Waits until the peer moves no data through `key` (0: through any), which it was just forbidden to use.
 /// False where it does not move on within seconds: its process is stopped. Needs no lock.

@@ -23,7 +23,7 @@ struct MappingQuery {
   uint64_t name_address, build_id_address;
 };
 constexpr unsigned long query_mapping = _IOWR('f', 17, MappingQuery);
-constexpr uint64_t writable_mapping = 2;
+constexpr uint64_t readable_mapping = 1, writable_mapping = 2;
 
 /// The slow way of older kernels: reads the whole list.
 bool listed(uint64_t address, uint64_t bytes, bool writable) {
@@ -39,7 +39,7 @@ bool listed(uint64_t address, uint64_t bytes, bool writable) {
     char permissions[5] = {};
     if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s", &start, &end, permissions) != 3) continue;
     if (end <= next) continue;
-    if (start > next || (writable && permissions[1] != 'w')) return false;
+    if (start > next || permissions[0] != 'r' || (writable && permissions[1] != 'w')) return false;
     next = end;
   }
   return next >= address + bytes;
@@ -59,6 +59,7 @@ bool Mappings::ask(uint64_t address, uint64_t bytes, bool writable, bool* answer
       *answered = errno == ENOENT;  // no mapping there; anything else: this kernel does not know the query
       return false;
     }
+    if (!(query.permissions & readable_mapping)) return false;
     if (writable && !(query.permissions & writable_mapping)) return false;
     next = query.end;
   }

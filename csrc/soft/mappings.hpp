@@ -11,7 +11,8 @@ namespace rdmatx::soft {
 class Mappings {
  public:
   Mappings();
-  /// Whether every byte of the range is mapped, and writable where that is asked for.
+  /// Whether every byte of the range is mapped and may be read (which the addresses of a GPU's memory may
+  /// not), and written where that is asked for.
   bool cover(uint64_t address, uint64_t bytes, bool writable) const;
 
  private:

@@ -27,7 +27,7 @@ std::shared_ptr<MemoryTable> MemoryTable::map(UniqueFd fd) {
 }
 
 uint32_t MemoryTable::add(uint64_t address, uint64_t length, uint32_t protection_domain, uint32_t access,
-                          const SharedMemory* segment) {
+                          const SharedMemory* segment, uint64_t displacement) {
   std::lock_guard lock(mutex_);
   uint32_t index;
   if (free_.size() > reuse_after || (used_ == max_entries && !free_.empty())) {
@@ -48,6 +48,7 @@ uint32_t MemoryTable::add(uint64_t address, uint64_t length, uint32_t protection
   entry.segment.store(segment ? segment->id() : 0, std::memory_order_relaxed);
   entry.segment_offset.store(segment ? address - reinterpret_cast<uint64_t>(segment->data()) : 0,
                              std::memory_order_relaxed);
+  entry.displacement.store(displacement, std::memory_order_relaxed);
   entry.key.store(key, std::memory_order_release);
   return key;
 }
@@ -75,6 +76,11 @@ const MemoryEntry* MemoryTable::find(uint32_t key, uint64_t address, uint64_t le
   const uint64_t size = entry.length.load(std::memory_order_relaxed);
   if (address < first || address - first > size || length > size - (address - first)) return nullptr;
   return &entry;
+}
+
+uint64_t MemoryTable::displacement(uint32_t key) const noexcept {
+  const uint32_t index = index_of(key);
+  return index < max_entries ? entries()[index].displacement.load(std::memory_order_relaxed) : 0;
 }
 
 }  // namespace rdmatx::soft

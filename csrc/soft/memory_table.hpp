@@ -21,6 +21,9 @@ struct alignas(64) MemoryEntry {
   std::atomic<uint64_t> length;
   std::atomic<uint64_t> segment;         ///< id of the SharedMemory it lies in, 0 for ordinary memory
   std::atomic<uint64_t> segment_offset;  ///< of `address` in that segment
+  /// What has to be added to an address of the region to find its bytes in its process: a dma-buf lies where
+  /// it was mapped, and its region has the addresses that were asked for.
+  std::atomic<uint64_t> displacement;
 };
 static_assert(sizeof(MemoryEntry) == 64);
 
@@ -39,7 +42,7 @@ class MemoryTable {
 
   /// The new region's key, or 0 when the table is full.
   uint32_t add(uint64_t address, uint64_t length, uint32_t protection_domain, uint32_t access,
-               const SharedMemory* segment);
+               const SharedMemory* segment, uint64_t displacement = 0);
   /// Makes the key invalid; the entry is not used again before release().
   void remove(uint32_t key);
   void release(uint32_t key);
@@ -48,6 +51,8 @@ class MemoryTable {
   /// null otherwise.
   const MemoryEntry* find(uint32_t key, uint64_t address, uint64_t length, uint32_t protection_domain,
                           uint32_t access) const noexcept;
+  /// Of a region that was found, MemoryEntry::displacement.
+  uint64_t displacement(uint32_t key) const noexcept;
   int fd() const noexcept { return memory_->fd(); }
 
  private:

@@ -71,6 +71,7 @@ struct ProtectionDomain {
 struct MemoryRegion {
   ibv_mr base{};
   std::shared_ptr<SharedMemory> segment;  // keeps memory of rdmatx.empty mappable by peers while registered
+  std::shared_ptr<void> mapping;          // of a dma-buf
 };
 
 struct CompletionQueue;

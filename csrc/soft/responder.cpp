@@ -115,7 +115,8 @@ Outcome execute_atomic(QueuePair& qp, const Record& record, uint64_t* before) {
   if (record.address % 8 != 0) return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
   if (!peer_may_access(qp, record.key, record.address, 8, IBV_ACCESS_REMOTE_ATOMIC))
     return refuse(qp, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
-  std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(record.address));
+  std::atomic_ref<uint64_t> target(
+      *reinterpret_cast<uint64_t*>(region_memory(qp, record.key, record.address)));
   *before = record.operand;
   if (record.kind == RecordKind::fetch_add)
     *before = target.fetch_add(record.operand);
@@ -167,7 +168,7 @@ Outcome handle_write(QueuePair& qp, const Record& record, const std::byte* paylo
   if (Outcome outcome = check_write(qp, record.key, record.address, record.bytes);
       outcome != Outcome::consumed)
     return outcome;
-  std::memcpy(reinterpret_cast<void*>(record.address), payload, record.bytes);
+  std::memcpy(region_memory(qp, record.key, record.address), payload, record.bytes);
   return Outcome::consumed;
 }
 
@@ -187,7 +188,7 @@ Outcome handle_read(QueuePair& qp, const Record& record) {
     Record* response = qp.responses_out.reserve(bytes);
     if (!response) return Outcome::waits;
     response->kind = RecordKind::response;
-    std::memcpy(response + 1, reinterpret_cast<const void*>(record.address + qp.response_offset), bytes);
+    std::memcpy(response + 1, region_memory(qp, record.key, record.address + qp.response_offset), bytes);
     qp.response_offset += bytes;
     qp.responses_out.commit();
     wake_requester(qp);

@@ -61,7 +61,7 @@ Outcome find_target(QueuePair& qp, const TcpStream& stream, uint64_t bytes, std:
   const uint64_t offset = frame.offset + stream.payload_done;
   if (frame.record.kind == RecordKind::send) return send_target(qp, offset, bytes, pieces);
   const uint64_t address = frame.record.address + offset;
-  pieces.assign(1, {reinterpret_cast<void*>(address), bytes});
+  pieces.assign(1, {region_memory(qp, frame.record.key, address), bytes});
   return check_write(qp, frame.record.key, address, bytes);
 }
 
@@ -135,7 +135,7 @@ bool answer(QueuePair& qp) {
     pieces.clear();
     if (!link.answer_invalid &&
         peer_may_access(qp, frame.key, frame.place + offset, bytes, IBV_ACCESS_REMOTE_READ)) {
-      pieces.push_back({reinterpret_cast<void*>(frame.place + offset), bytes});
+      pieces.push_back({region_memory(qp, frame.key, frame.place + offset), bytes});
       return true;
     }
     link.answer_invalid = true;

@@ -1,5 +1,6 @@
 rdmatx_test(ring LAYER soft SOURCES soft/ring_test.cpp)
 rdmatx_test(memory_table LAYER soft SOURCES soft/memory_table_test.cpp)
+rdmatx_test(soft_dma_buf LAYER soft SOURCES soft/dma_buf_test.cpp)
 rdmatx_test(soft_threads LAYER soft SOURCES soft/threads_test.cpp TIMEOUT 180)
 rdmatx_test(soft_processes LAYER soft SOURCES soft/processes_test.cpp TIMEOUT 180)
 # With shared memory alone, and over TCP, a process's background thread puts a peer's bytes in place, and the peer's
@@ -12,7 +13,7 @@ rdmatx_test(soft_tcp LAYER soft SOURCES soft/tcp_test.cpp TIMEOUT 180)
 rdmatx_test(tcp_messages LAYER soft SOURCES soft/tcp_messages_test.cpp)
 rdmatx_fuzz(tcp_messages LAYER soft SOURCES soft/tcp_messages_fuzz.cpp)
 # The same between any two queue pairs over TCP.
-set(RDMATX_OVER_TCP soft_threads soft_processes)
+set(RDMATX_OVER_TCP soft_threads soft_processes soft_dma_buf)
 if(RDMATX_SANITIZE MATCHES "thread")
   list(REMOVE_ITEM RDMATX_OVER_TCP soft_processes)
 endif()
