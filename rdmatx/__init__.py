@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rdmatx import errors as errors
+    from rdmatx import topology as topology
     from rdmatx import verbs as verbs
     from rdmatx.buffers import HostBuffer as HostBuffer
     from rdmatx.buffers import empty as empty
@@ -45,6 +46,7 @@ _home = {
     "errors": "",
     "list_devices": "rdmatx.devices",
     "system_report": "rdmatx.devices",
+    "topology": "",
     "verbs": "",
 }
 

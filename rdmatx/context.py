@@ -48,6 +48,11 @@ class Context(_C.Context):
     twice carries two queue pairs. Where nothing is asked for and an RDMA device serves, peers on
     this host are reached by the software HCA's shared memory, and all others by that device.
 
+    `device="auto", gpu=0` takes the NICs that are nearest to that GPU of this process ("cuda:0", a
+    PCI address and a UUID will do too), several where there are more NICs than GPUs, as if they
+    had been named: `rdmatx topo` shows which and why. `RDMATX_DEVICE` comes first, and where no
+    NIC on the PCI bus serves, or with the software HCA, it is as without a GPU.
+
     `provider` is "auto", "system" (a verbs device, never anything else) or "soft" (the software
     HCA). `timeout` is how many seconds calls wait that are given none; `math.inf` waits for ever.
     `verify` has every message checked by a CRC-32C of its bytes before its receive ends, on each
@@ -57,7 +62,8 @@ class Context(_C.Context):
     Closing it closes what was made from it; it is also closed when the interpreter ends. A
     process that was forked from one with a context opens its own.
 
-    Raises `UnavailableError` where no such device serves, with the reason and the remedy.
+    Raises `UnavailableError` where no such device serves, with the reason and the remedy, and where
+    there is no such GPU.
     """
 
     def __init__(
@@ -66,12 +72,19 @@ class Context(_C.Context):
         provider: str = "auto",
         *,
         devices: Sequence[str] | None = None,
+        gpu: int | str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         verify: bool = False,
     ) -> None:
         if device is not None and devices is not None:
             raise UsageError("give device= or devices=, not both")
-        names = [device] if device is not None else list(devices or [])
+        names = [device] if device not in (None, "auto") else list(devices or [])
+        if gpu is not None:
+            if names:
+                raise UsageError('gpu= chooses the devices: give it with device="auto" or without')
+            from rdmatx.topology import rails_for
+
+            names = rails_for(gpu, provider)
         super().__init__(names, provider, timeout, verify)
         _open.add(self)
 

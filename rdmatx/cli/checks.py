@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rdmatx.cli.output import format_bytes
+from rdmatx.sysfs import names as _names
+from rdmatx.sysfs import read as _read
 
 # fine: as it should be; hint: works, could be faster; problem: something will not work.
 Verdict = Literal["fine", "hint", "problem"]
@@ -51,22 +53,6 @@ class Check:
     def to_json(self) -> dict[str, Any]:
         """The check as an object."""
         return asdict(self)
-
-
-def _read(path: Path) -> str:
-    """The text of a small file, "" where it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _names(path: Path) -> list[str]:
-    """What a folder holds, sorted; nothing where there is no such folder."""
-    try:
-        return sorted(entry.name for entry in path.iterdir())
-    except OSError:
-        return []
 
 
 def check_kernel(root: Path = Path("/")) -> Check:
@@ -141,6 +127,33 @@ def check_permissions(root: Path = Path("/")) -> Check | None:
         "problem",
         f"this user may not open {', '.join(refused)}",
         f"as root: chmod 0666 {' '.join(refused)} (rdma-core's udev rules do it for good)",
+    )
+
+
+def check_topology(root: Path = Path("/")) -> Check | None:
+    """Whether each GPU has a NIC nearby; ``None`` where there is nothing to compare."""
+    from rdmatx.topology import UNKNOWN_DISTANCE, read_topology
+
+    topology = read_topology(root)
+    known = [
+        (gpu, rails, rails.distance)
+        for gpu, rails in zip(topology.gpus, topology.rails, strict=True)
+        if rails.distance is not None and rails.distance.between_nodes != UNKNOWN_DISTANCE
+    ]
+    far = [gpu for gpu, _, distance in known if distance.kind == "SYS"]
+    if not known:
+        return None
+    if not far:
+        farthest = max((distance for _, _, distance in known), key=lambda distance: distance.rank)
+        what = f"each GPU has its NIC near it: at most {farthest.kind}, {farthest}"
+        return Check("GPUs and NICs", "fine", what)
+    which = ", ".join(f"{gpu.index} ({gpu.address}, NUMA node {gpu.numa_node})" for gpu in far)
+    return Check(
+        "GPUs and NICs",
+        "hint",
+        f"no NIC that serves is on the NUMA node of GPU {which}",
+        "see `rdmatx topo`: bring up a NIC on that node, put one into a slot of it, or use other "
+        "GPUs",
     )
 
 

@@ -55,7 +55,12 @@ def _check_system() -> list[Check]:
         found = [kernel]
     else:
         found = [Check("RDMA", "problem", report.reason, report.remedy), kernel]
-    found += [*checks.check_driver(), *checks.check_ports(), checks.check_permissions()]
+    found += [
+        *checks.check_driver(),
+        *checks.check_ports(),
+        checks.check_permissions(),
+        checks.check_topology(),
+    ]
     return [check for check in found if check is not None]
 
 

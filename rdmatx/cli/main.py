@@ -22,6 +22,7 @@ from rdmatx.cli.output import note
 COMMANDS = {
     "devices": ("rdmatx.cli.devices", "list the devices, and which one would be chosen and why"),
     "doctor": ("rdmatx.cli.doctor", "say what is wrong with this machine for RDMA, and the remedy"),
+    "topo": ("rdmatx.cli.topo", "print which NIC is near which GPU, and which is used for which"),
     "recv": ("rdmatx.cli.recv", "receive files that `rdmatx send` sends"),
     "send": ("rdmatx.cli.send", "send files to a waiting `rdmatx recv`"),
     "bench": ("rdmatx.cli.bench.command", "measure speed, alone or against others"),
