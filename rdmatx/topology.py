@@ -201,7 +201,10 @@ class Topology:
     def _explain_missing(self, text: str, environment: Mapping[str, str]) -> str:
         listed = ", ".join(f"{gpu.address} ({gpu.vendor})" for gpu in self.gpus)
         if not listed:
-            return f'there is no GPU "{text}": no GPU is on the PCI bus of this machine'
+            return (
+                f'there is no GPU "{text}": no GPU is on the PCI bus of this machine. '
+                "Without gpu= a context chooses its device by itself."
+            )
         hiding = "".join(
             f" {variable} is {environment[variable]!r}."
             for variables in _VISIBILITY.values()
