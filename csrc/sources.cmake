@@ -68,13 +68,17 @@ set(RDMATX_MESSAGING_SOURCES
   csrc/messaging/bootstrap.cpp
   csrc/messaging/channel.cpp
   csrc/messaging/connection.cpp
+  csrc/messaging/connection_gpu.cpp
   csrc/messaging/connection_life.cpp
   csrc/messaging/connection_operations.cpp
   csrc/messaging/connection_rails.cpp
   csrc/messaging/context.cpp
+  csrc/messaging/device_memory.cpp
+  csrc/messaging/device_operation.cpp
   csrc/messaging/establish.cpp
   csrc/messaging/event_watch.cpp
   csrc/messaging/exchange.cpp
+  csrc/messaging/exchange_gpu.cpp
   csrc/messaging/exchange_messages.cpp
   csrc/messaging/exchange_one_sided.cpp
   csrc/messaging/exchange_rails.cpp

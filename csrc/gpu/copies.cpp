@@ -134,11 +134,13 @@ void GpuEvent::synchronize() {
 // ---- pinned memory
 
 PinnedBuffer::Block::~Block() {
+  if (!owner->of_this_process()) return;
+  owner->die();
   const Driver* driver = cuda::find_driver();
   try {
     if (!driver) return;
     const cuda::CurrentGpu current(*driver, gpu);
-    cuda::check(*driver, driver->free_host(data), "cuMemFreeHost");
+    cuda::check(*driver, driver->free_host(owner->base()), "cuMemFreeHost");
   } catch (const Error& error) {
     log(LogLevel::debug, error.what());
   }
@@ -158,16 +160,11 @@ PinnedBuffer::PinnedBuffer(int gpu, uint64_t bytes) {
               std::to_string(size) + " bytes of pinned memory: move the array in parts");
   block_ = std::make_unique<Block>();
   block_->gpu = gpu;
-  block_->data = static_cast<std::byte*>(memory);
-  block_->bytes = size;
+  block_->owner = std::make_shared<MemoryOwner>(memory, size);
 }
 
 PinnedBuffer::~PinnedBuffer() {
-  const size_t size = block_->bytes;
-  if (pool().forked()) {
-    (void)block_.release();  // the parent's
-    return;
-  }
+  const size_t size = block_->owner->bytes();
   pool().give(size, std::move(block_));
 }
 
@@ -196,12 +193,14 @@ DeviceCopy DeviceCopy::to_host(int gpu, std::byte* to, uint64_t from, uint64_t b
   return copy;
 }
 
-DeviceCopy DeviceCopy::to_device(int gpu, uint64_t to, const std::byte* from, uint64_t bytes) {
+DeviceCopy DeviceCopy::to_device(int gpu, uint64_t to, const std::byte* from, uint64_t bytes,
+                                 const GpuEvent* after) {
   const Driver& driver = cuda::need_driver();
   const cuda::CurrentGpu current(driver, gpu);
   const cuda::Handle stream = copy_stream(driver, gpu, Direction::to_device);
   DeviceCopy copy(bytes);
   if (bytes == 0) return copy;
+  if (after) cuda::check(driver, driver.wait_for_event(stream, after->event_, 0), "cuStreamWaitEvent");
   cuda::check(driver, driver.copy_to_device(to, from, bytes, stream), "cuMemcpyHtoDAsync");
   copy.chunks_.push_back({bytes, GpuEvent::record(gpu, reinterpret_cast<StreamHandle>(stream))});
   return copy;

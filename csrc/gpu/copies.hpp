@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/export.hpp"
+#include "base/memory_owner.hpp"
 
 namespace rdmatx {
 
@@ -51,13 +52,15 @@ class RDMATX_API PinnedBuffer {
   ~PinnedBuffer();
   PinnedBuffer(const PinnedBuffer&) = delete;
   PinnedBuffer& operator=(const PinnedBuffer&) = delete;
-  std::byte* data() const noexcept { return block_->data; }
+  std::byte* data() const noexcept { return block_->owner->base(); }
+  /// Lives as long as the pool keeps the memory.
+  const std::shared_ptr<MemoryOwner>& owner() const noexcept { return block_->owner; }
 
+  /// Memory as the pool holds it.
   struct Block {
     ~Block();
     int gpu = 0;
-    std::byte* data = nullptr;
-    size_t bytes = 0;
+    std::shared_ptr<MemoryOwner> owner;
   };
 
  private:
@@ -71,7 +74,9 @@ class RDMATX_API DeviceCopy {
   /// The copy begins when `after` is reached in that stream.
   static DeviceCopy to_host(int gpu, std::byte* to, uint64_t from, uint64_t bytes,
                             std::optional<StreamHandle> after);
-  static DeviceCopy to_device(int gpu, uint64_t to, const std::byte* from, uint64_t bytes);
+  /// The copy begins when `after`, where given, is reached.
+  static DeviceCopy to_device(int gpu, uint64_t to, const std::byte* from, uint64_t bytes,
+                              const GpuEvent* after = nullptr);
 
   /// How many bytes, from the first on, are in place. Throws CudaError where the copy failed.
   uint64_t ready();

@@ -36,6 +36,7 @@ Connection::Connection(const ContextResources& resources, ConnectionParts parts)
       remote_rails_(remote_rails_of(parts.lanes)),
       verify_(parts.verify),
       is_listener_(parts.is_listener),
+      gpus_(resources.gpus),
       lanes_(std::move(parts.lanes)),
       domains_(std::make_shared<const RailDomainList>(lanes_.domains())),
       queues_(lanes_.size()),
@@ -68,11 +69,14 @@ std::shared_ptr<const RailDomainList> Connection::usable_domains() {
 }
 
 std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t tag) {
+  std::shared_ptr<DeviceOperation> device;
+  prepare(memory, Access::none, device);
   auto request = make_request(RequestKind::send, tag, std::move(memory));
+  request->set_device(std::move(device));
   // Outside the lock: it may take long.
   if (!Exchange::is_eager(request->capacity())) {
     request->register_memory(*usable_domains(), Access::none, limits_);
-    if (verify_) request->compute_checksum();
+    if (verify_ && !request->device()) request->compute_checksum();
   }
   const CallerLock lock(*this);
   check_open();
@@ -82,7 +86,10 @@ std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t
 }
 
 std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, TagChoice tag) {
+  std::shared_ptr<DeviceOperation> device;
+  prepare(memory, Access::local_write | Access::remote_write, device);
   auto request = make_request(RequestKind::receive, tag, std::move(memory));
+  request->set_device(std::move(device));
   if (!Exchange::is_eager(request->capacity()))
     request->register_memory(*usable_domains(), Access::local_write | Access::remote_write, limits_);
   const CallerLock lock(*this);
@@ -93,7 +100,7 @@ std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, TagCh
 
 void Connection::send(OperationMemory memory, uint64_t tag, std::optional<double> timeout) {
   check_usable();
-  if (Exchange::is_eager(memory.bytes) && !memory.layout) {
+  if (Exchange::is_eager(memory.bytes) && !memory.layout && !memory.device) {
     const CallerLock lock(*this);
     check_open();
     exchange_.check_late_refusal();
@@ -112,7 +119,7 @@ uint64_t Connection::receive(OperationMemory memory, TagChoice tag, std::optiona
     if (state_ == State::open) poll();
     uint64_t bytes = 0;
     bool received = false;
-    if (state_ != State::closed && state_ != State::failed && !memory.layout)
+    if (state_ != State::closed && state_ != State::failed && !memory.layout && !memory.device)
       guarded([&] { received = exchange_.try_receive(tag, memory.data, memory.bytes, bytes); });
     if (received) return bytes;
     if (!exchange_.waiting_message(tag)) check_open();

@@ -38,6 +38,8 @@ struct ContextResources {
   Waiting waiting;
   /// Messages are to carry checksums.
   bool verify = false;
+  /// How devices reach the memory of GPUs.
+  std::shared_ptr<GpuRegistrar> gpus = std::make_shared<GpuRegistrar>(GpuDirect::automatic);
 
   const std::shared_ptr<Device>& device() const noexcept { return rails.front().device(); }
   const Rail* same_host_rail() const noexcept { return last_is_for_same_host ? &rails.back() : nullptr; }
@@ -119,6 +121,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   bool verifies() const noexcept { return verify_; }
   ConnectionStats stats();
   std::vector<RailStats> rail_stats();
+  /// How its devices reach the memory of GPUs, of those that were asked to.
+  std::vector<GpuChoice> gpu_choices() const;
 
   // Progressing.
   bool progress() noexcept override;
@@ -127,6 +131,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void arm() noexcept override;
   void event_came() noexcept override { armed_.store(false, std::memory_order_release); }
   bool wants_polling() const noexcept override { return wants_polling_.load(std::memory_order_relaxed); }
+  bool waits_for_gpu() const noexcept override { return waits_for_gpu_.load(std::memory_order_relaxed); }
   bool owns(const CompletionQueue* queue) const noexcept override;
 
  private:
@@ -158,6 +163,24 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   std::shared_ptr<Request> start_atomic(RequestKind kind, const RemoteKey& key, uint64_t offset,
                                         AtomicOperands operands);
   RemotePart remote_part(const RemoteKey& key, uint64_t offset, uint64_t bytes) const;
+  /// The same of a region of several pieces.
+  std::vector<RemotePart> remote_parts(const RemoteKey& key, uint64_t offset, uint64_t bytes) const;
+  void add_remote(Request& request, const RemoteKey& key, uint64_t offset, uint64_t bytes) const {
+    if (key.pieces.empty()) return request.add_remote(remote_part(key, offset, bytes));
+    for (const RemotePart& part : remote_parts(key, offset, bytes)) request.add_remote(part);
+  }
+  RailKeys keys_of_rails(const RailKeys& keys, uint8_t count) const;
+
+  // Memory of GPUs (connection_gpu.cpp). `access` is what its registration needs to grant, `at` its place in
+  // the operation, which is made where it is none yet.
+  void prepare(OperationMemory& memory, Access access, std::shared_ptr<DeviceOperation>& operation,
+               uint64_t at = 0) {
+    if (memory.device) prepare_device_memory(memory, access, at, operation);
+  }
+  void prepare_device_memory(OperationMemory& memory, Access access, uint64_t at,
+                             std::shared_ptr<DeviceOperation>& operation);
+  std::optional<uint32_t> flushed(std::optional<uint32_t> notification);
+
   /// Looks, under the lock, until `look()` finds something; what came before the end is still found after it.
   template <typename Look>
   auto wait_for_arrival(const Deadline& deadline, Look look);
@@ -216,10 +239,12 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   const std::vector<size_t> remote_rails_;  // of the lanes
   const bool verify_;
   const bool is_listener_;
+  const std::shared_ptr<GpuRegistrar> gpus_;
   std::mutex mutex_;
   std::atomic<int> callers_{0};
   std::atomic<bool> armed_{false};
   std::atomic<bool> wants_polling_{false};
+  std::atomic<bool> waits_for_gpu_{false};
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> arrivals_{0};  // counts what may end a probe: messages, notifications, failures
   std::atomic<bool> quiet_{false};     // while closing: everything that was posted has completed

@@ -61,7 +61,7 @@ bool Connection::poll() {
   try {
     for (size_t i = 0; i < lanes_.size() && state_ == State::open; ++i) count += poll_lane(i);
     if (state_ == State::open && lanes_.size() > 1) hear_notices();
-    if (state_ == State::open && count > 0) exchange_.flush();
+    if (state_ == State::open && (count > 0 || exchange_.awaits_gpu())) exchange_.flush();
   } catch (...) {
     fail(std::current_exception(), State::failed, first_line(std::current_exception()));
   }
@@ -69,10 +69,12 @@ bool Connection::poll() {
   if (state_ == State::open) {
     if (closing_ && !goodbye_posted_) goodbye_posted_ = exchange_.post_goodbye();
     wants_polling_.store(exchange_.has_transfers(), std::memory_order_relaxed);
+    waits_for_gpu_.store(exchange_.awaits_gpu(), std::memory_order_relaxed);
     quiet_.store(goodbye_posted_ && lanes_.idle(), std::memory_order_release);
   }
-  if (count > 0) waiting_.progress->wake();
-  return count > 0;
+  const bool progressed = count > 0 || exchange_.take_gpu_progress();
+  if (progressed) waiting_.progress->wake();
+  return progressed;
 }
 
 size_t Connection::poll_lane(size_t index) {
@@ -204,6 +206,7 @@ void Connection::fail(std::exception_ptr failure, State state, const std::string
   arrivals_.fetch_add(1, std::memory_order_release);
   verdict_ = nullptr;
   wants_polling_.store(false, std::memory_order_relaxed);
+  waits_for_gpu_.store(false, std::memory_order_relaxed);
   quiet_.store(true, std::memory_order_release);
   // First the queue pair: then no device touches the memory that the requests let go.
   destroy_channels();

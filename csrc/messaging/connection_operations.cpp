@@ -1,5 +1,6 @@
 // One-sided operations, notifications and probes of a connection; see connection.hpp.
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
@@ -17,27 +18,48 @@ std::shared_ptr<Request> Connection::start_one_sided(std::shared_ptr<Request> re
 
 // The key of a region, for each rail of this connection.
 RemotePart Connection::remote_part(const RemoteKey& key, uint64_t offset, uint64_t bytes) const {
-  RemotePart part{key.address + offset, bytes};
+  return {key.address + offset, bytes, keys_of_rails(key.keys, key.key_count)};
+}
+
+RailKeys Connection::keys_of_rails(const RailKeys& keys, uint8_t count) const {
+  RailKeys own{};
   for (size_t rail = 0; rail < remote_rails_.size(); ++rail) {
-    if (remote_rails_[rail] >= key.key_count)
-      throw UsageError("this key is of a context with " + std::to_string(key.key_count) +
+    if (remote_rails_[rail] >= count)
+      throw UsageError("this key is of a context with " + std::to_string(count) +
                        " devices, and the peer of this connection has more: it is of another context");
-    part.keys[rail] = key.keys[remote_rails_[rail]];
+    own[rail] = keys[remote_rails_[rail]];
   }
-  return part;
+  return own;
+}
+
+std::vector<RemotePart> Connection::remote_parts(const RemoteKey& key, uint64_t offset,
+                                                 uint64_t bytes) const {
+  std::vector<RemotePart> parts;
+  uint64_t begin = 0;  // of the piece, in the region
+  for (const RemoteKey::Piece& piece : key.pieces) {
+    const uint64_t first = std::max(offset, begin);
+    const uint64_t end = std::min(offset + bytes, begin + piece.bytes);
+    if (first < end)
+      parts.push_back({key.address + first, end - first, keys_of_rails(piece.keys, key.key_count)});
+    begin += piece.bytes;
+  }
+  return parts;
 }
 
 std::shared_ptr<Request> Connection::write(OperationMemory memory, const RemoteKey& key, uint64_t offset,
                                            std::optional<uint32_t> notify) {
   check_usable();
   key.check(offset, memory.bytes, RemoteAccess::write, "write");
+  std::shared_ptr<DeviceOperation> device;
+  prepare(memory, Access::none, device);
   auto request = make_request(RequestKind::write, TagChoice{}, std::move(memory));
+  request->set_device(std::move(device));
   const uint64_t bytes = request->capacity();
-  if (bytes <= limits_.inline_bytes)
+  if (bytes <= limits_.inline_bytes && !request->device())
     request->use_inline();
   else
     request->register_memory(*usable_domains(), Access::none, limits_);
-  if (bytes > 0) request->add_remote(remote_part(key, offset, bytes));
+  if (bytes > 0) add_remote(*request, key, offset, bytes);
   request->set_notification(notify);
   return start_one_sided(std::move(request));
 }
@@ -45,10 +67,13 @@ std::shared_ptr<Request> Connection::write(OperationMemory memory, const RemoteK
 std::shared_ptr<Request> Connection::read(OperationMemory memory, const RemoteKey& key, uint64_t offset) {
   check_usable();
   key.check(offset, memory.bytes, RemoteAccess::read, "read");
+  std::shared_ptr<DeviceOperation> device;
+  prepare(memory, Access::local_write, device);
   auto request = make_request(RequestKind::read, TagChoice{}, std::move(memory));
+  request->set_device(std::move(device));
   const uint64_t bytes = request->capacity();
   request->register_memory(*usable_domains(), Access::local_write, limits_);
-  if (bytes > 0) request->add_remote(remote_part(key, offset, bytes));
+  if (bytes > 0) add_remote(*request, key, offset, bytes);
   return start_one_sided(std::move(request));
 }
 
@@ -56,14 +81,23 @@ std::shared_ptr<Request> Connection::write_many(std::vector<Block> blocks, std::
   check_usable();
   std::vector<WriteBlock> planned;
   planned.reserve(blocks.size());
+  std::shared_ptr<DeviceOperation> device;
+  uint64_t at = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     Block& block = blocks[i];
     const uint64_t bytes = block.memory.bytes;
     block.key.check(block.offset, bytes, RemoteAccess::write,
                     ("block " + std::to_string(i) + " of write_many").c_str());
-    planned.push_back({std::move(block.memory), remote_part(block.key, block.offset, bytes)});
+    prepare(block.memory, Access::none, device, at);
+    at += bytes;
+    planned.push_back({std::move(block.memory), remote_part(block.key, block.offset, bytes), {}});
+    if (block.key.pieces.empty() || bytes == 0) continue;
+    std::vector<RemotePart> parts = remote_parts(block.key, block.offset, bytes);
+    planned.back().remote = parts.front();
+    planned.back().more.assign(parts.begin() + 1, parts.end());
   }
   auto request = make_request(std::move(planned));
+  request->set_device(std::move(device));
   request->register_memory(*usable_domains(), Access::none, limits_);
   request->set_notification(notify);
   return start_one_sided(std::move(request));
@@ -86,7 +120,7 @@ std::shared_ptr<Request> Connection::start_atomic(RequestKind kind, const Remote
     throw UnavailableError(std::string(name) + ": device " + device.name +
                            " has no atomic operations; use messages instead");
   auto request = make_request(kind, operands);
-  request->add_remote(remote_part(key, offset, bytes));
+  add_remote(*request, key, offset, bytes);
   return start_one_sided(std::move(request));
 }
 
@@ -163,7 +197,7 @@ std::optional<uint32_t> Connection::take_notification() {
 
 std::optional<uint32_t> Connection::look_for_notification() {
   std::optional<uint32_t> found;
-  if (state_ != State::closed) guarded([&] { found = exchange_.take_notification(); });
+  if (state_ != State::closed) guarded([&] { found = flushed(exchange_.take_notification()); });
   return found;
 }
 

@@ -19,7 +19,7 @@ Rail open_rail(std::shared_ptr<Device> device) {
 }
 
 std::shared_ptr<ContextResources> open_resources(const OpenedDevices& opened, double default_timeout,
-                                                 bool verify) {
+                                                 bool verify, GpuDirect gpu_direct) {
   Deadline{default_timeout};  // throws where it is no timeout
   if (opened.devices.size() > max_rails)
     throw UsageError("a context takes at most " + std::to_string(max_rails) + " devices, and got " +
@@ -40,6 +40,7 @@ std::shared_ptr<ContextResources> open_resources(const OpenedDevices& opened, do
   resources->waiting.progress = std::make_shared<Progress>(std::move(events));
   resources->waiting.default_timeout = default_timeout;
   resources->verify = verify;
+  resources->gpus = std::make_shared<GpuRegistrar>(gpu_direct);
   return resources;
 }
 
@@ -70,7 +71,8 @@ Region::Region(std::shared_ptr<ContextResources> resources, OperationMemory memo
       data_(memory.data),
       bytes_(memory.bytes),
       readonly_(readonly),
-      access_(access) {
+      access_(access),
+      rail_count_(resources->rails.size()) {
   for (const Rail& rail : resources->rails) {
     const DeviceLimits& limits = rail.device()->attributes().limits;
     if (bytes_ > limits.max_mr_size)
@@ -82,6 +84,15 @@ Region::Region(std::shared_ptr<ContextResources> resources, OperationMemory memo
     throw UsageError(
         "this memory is read-only, and others are to write to it: register it with access=\"r\", or "
         "pass memory that may be written");
+  if (memory.device && bytes_ > 0) {
+    device_ = std::move(memory.device);
+    std::vector<std::shared_ptr<ProtectionDomain>> domains;
+    for (const Rail& rail : resources->rails) domains.push_back(rail.domain);
+    regions_ =
+        resources->gpus->must_register(*device_, domains, verbs_access(access, readonly), memory.keepalive);
+    if (access & (RemoteAccess::write | RemoteAccess::atomic)) resources->gpus->expose(device_->gpu);
+    return;
+  }
   auto regions = std::make_shared<RailRegions>();
   for (const Rail& rail : resources->rails) {
     const auto same = std::find_if(regions->begin(), regions->end(), [&](const auto& region) {
@@ -121,20 +132,31 @@ std::shared_ptr<const RailRegions> Region::registration() const {
 
 RemoteKey Region::key() const {
   const std::shared_ptr<const RailRegions> regions = registration();
-  RemoteKey key{regions->front()->remote_address(), bytes_, access_, static_cast<uint8_t>(regions->size())};
-  for (size_t rail = 0; rail < regions->size(); ++rail) key.keys[rail] = (*regions)[rail]->remote_key();
+  RemoteKey key;
+  key.address = regions->front()->remote_address();
+  key.length = bytes_;
+  key.access = access_;
+  key.key_count = static_cast<uint8_t>(rail_count_);
+  for (size_t rail = 0; rail < rail_count_; ++rail) key.keys[rail] = (*regions)[rail]->remote_key();
+  for (size_t first = 0; regions->size() > rail_count_ && first < regions->size(); first += rail_count_) {
+    RemoteKey::Piece piece;
+    piece.bytes = (*regions)[first]->bytes();
+    for (size_t rail = 0; rail < rail_count_; ++rail)
+      piece.keys[rail] = (*regions)[first + rail]->remote_key();
+    key.pieces.push_back(piece);
+  }
   return key;
 }
 
 Context::Context(const std::vector<std::string>& devices, Provider provider, double default_timeout,
-                 bool verify)
-    : Context(open_devices(devices, provider), default_timeout, verify) {}
+                 bool verify, GpuDirect gpu_direct)
+    : Context(open_devices(devices, provider), default_timeout, verify, gpu_direct) {}
 
-Context::Context(std::shared_ptr<Device> device, double default_timeout, bool verify)
-    : Context(OpenedDevices{{std::move(device)}, false}, default_timeout, verify) {}
+Context::Context(std::shared_ptr<Device> device, double default_timeout, bool verify, GpuDirect gpu_direct)
+    : Context(OpenedDevices{{std::move(device)}, false}, default_timeout, verify, gpu_direct) {}
 
-Context::Context(OpenedDevices devices, double default_timeout, bool verify)
-    : resources_(open_resources(devices, default_timeout, verify)),
+Context::Context(OpenedDevices devices, double default_timeout, bool verify, GpuDirect gpu_direct)
+    : resources_(open_resources(devices, default_timeout, verify, gpu_direct)),
       waiting_(resources_->waiting),
       device_(names_of(*resources_)),
       provider_(resources_->device()->attributes().provider) {}
@@ -259,6 +281,10 @@ std::string Context::describe() const {
         text += "\n    GID " + std::to_string(entry.index) + ": " + entry.gid.text() + " (" +
                 gid_type_name(entry.type) + ")";
     }
+    for (const GpuChoice& choice : resources->gpus->choices())
+      if (choice.device == attributes.name)
+        text += "\n  GPU " + std::to_string(choice.gpu) + ": " + gpu_way_name(choice.way) +
+                (choice.reason.empty() ? "" : " (" + choice.reason + ")");
   }
   return text;
 }

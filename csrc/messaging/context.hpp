@@ -30,6 +30,8 @@ class RDMATX_API Region {
   uint64_t bytes() const noexcept { return bytes_; }
   uint16_t access() const noexcept { return access_; }
   bool readonly() const noexcept { return readonly_; }
+  /// Of memory of a GPU: its pieces; else null.
+  const std::shared_ptr<const DeviceMemory>& device() const noexcept { return device_; }
 
  private:
   const int generation_;
@@ -37,8 +39,10 @@ class RDMATX_API Region {
   const uint64_t bytes_;
   const bool readonly_;
   const uint16_t access_;
+  const size_t rail_count_;
+  std::shared_ptr<const DeviceMemory> device_;
   mutable std::mutex mutex_;
-  std::shared_ptr<const RailRegions> regions_;
+  std::shared_ptr<const RailRegions> regions_;  // of each piece one for each rail
 };
 
 /// One device opened for use, or several, the rails: where connections, listeners and regions come from.
@@ -50,12 +54,15 @@ class RDMATX_API Region {
 class RDMATX_API Context {
  public:
   /// No device is whichever serves (open_devices()). `default_timeout` in seconds holds wherever none is
-  /// given; `verify` has messages carry checksums.
+  /// given; `verify` has messages carry checksums; `gpu_direct` says whether devices are to reach the memory
+  /// of GPUs themselves.
   Context(const std::vector<std::string>& devices, Provider provider, double default_timeout,
-          bool verify = false);
+          bool verify = false, GpuDirect gpu_direct = GpuDirect::automatic);
   /// On devices that are open already (tests, several contexts on one device).
-  Context(OpenedDevices devices, double default_timeout, bool verify = false);
-  Context(std::shared_ptr<Device> device, double default_timeout, bool verify = false);
+  Context(OpenedDevices devices, double default_timeout, bool verify = false,
+          GpuDirect gpu_direct = GpuDirect::automatic);
+  Context(std::shared_ptr<Device> device, double default_timeout, bool verify = false,
+          GpuDirect gpu_direct = GpuDirect::automatic);
   ~Context();
 
   /// With a secret, whoever connects proves it first.

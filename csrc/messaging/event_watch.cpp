@@ -51,7 +51,7 @@ void EventWatch::serve() {
   }
   progress_->arm_all();
   // What completed before a queue was armed gives no event.
-  if (progress_->look(nullptr, true)) ring(wake_);
+  if (progress_->look(nullptr, true) || progress_->waits_for_gpu()) ring(wake_);
 }
 
 }  // namespace rdmatx

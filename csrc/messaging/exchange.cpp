@@ -21,13 +21,14 @@ bool Exchange::try_send(uint64_t tag, const void* data, uint64_t bytes) {
 }
 
 void Exchange::send(std::shared_ptr<Request> request) {
+  note_device(request);
   data_.push_back(std::move(request));
   flush();
 }
 
 bool Exchange::try_receive(TagChoice tag, void* data, uint64_t capacity, uint64_t& bytes) {
   const Unexpected* first = matcher_.peek_arrived(tag);
-  if (!first || first->id != 0 || first->bytes > capacity) return false;
+  if (!first || first->id != 0 || first->bytes > capacity || !gated_receives_.empty()) return false;
   Unexpected message = std::move(*matcher_.take_arrived(tag));
   bytes = message.bytes;
   if (bytes > 0) std::memcpy(data, message.payload.data(), bytes);
@@ -41,22 +42,29 @@ bool Exchange::try_receive(TagChoice tag, void* data, uint64_t capacity, uint64_
 }
 
 void Exchange::receive(std::shared_ptr<Request> request) {
+  note_device(request);
+  if (!gated_receives_.empty() || !request->ready()) return gated_receives_.push_back(std::move(request));
+  if (meet(std::move(request))) flush();
+}
+
+// True where its message is here already.
+bool Exchange::meet(std::shared_ptr<Request> request) {
   const TagChoice tag = request->choice();
   auto arrived = matcher_.take_arrived(tag);
   if (!arrived) {
     matcher_.post(tag, std::move(request));
-    return;
+    return false;
   }
   MessageHeader header{};
   header.tag = arrived->tag;
   header.bytes = arrived->bytes;
   header.id = arrived->id;
   if (arrived->id == 0)
-    deliver(*request, header, arrived->payload);
+    deliver(request, header, arrived->payload);
   else
     grant(request, header);
   settle(*arrived);
-  flush();
+  return true;
 }
 
 std::optional<WaitingMessage> Exchange::waiting_message(TagChoice tag) {
@@ -66,7 +74,9 @@ std::optional<WaitingMessage> Exchange::waiting_message(TagChoice tag) {
 }
 
 bool Exchange::withdraw(const std::shared_ptr<Request>& request) {
-  if (request->kind() == RequestKind::receive) return matcher_.withdraw(request->choice(), request);
+  if (request->kind() == RequestKind::receive)
+    return gated_receives_.erase_if([&](const auto& waiting) { return waiting == request; }) > 0 ||
+           matcher_.withdraw(request->choice(), request);
   return data_.erase_if([&](const auto& waiting) { return waiting == request; }) > 0;
 }
 
@@ -92,6 +102,7 @@ void Exchange::post_data(const std::shared_ptr<Request>& request) {
     request->succeed(bytes);  // copied out: the memory is free again
     return;
   }
+  if (verify_ && request->device()) request->compute_checksum();  // its bytes are here only now
   request->set_id(header.id = next_id_++);
   asked_.emplace(header.id, request);
   post(header, nullptr, 0);
@@ -99,6 +110,7 @@ void Exchange::post_data(const std::shared_ptr<Request>& request) {
 
 void Exchange::flush() {
   if (ended_) return;
+  if (awaits_gpu()) look_at_gpu();
   flush_notices();
   Channel* channel = lanes_.messages();
   if (!channel) return;
@@ -108,6 +120,7 @@ void Exchange::flush() {
   flush_transfers();
   flush_notifications();
   while (!data_.empty() && credits_.has_data()) {
+    if (!data_.front()->ready()) break;
     const uint64_t bytes = data_.front()->capacity();
     if (!can_post_message(is_eager(bytes) ? bytes : 0)) break;
     const std::shared_ptr<Request> request = std::move(data_.front());
@@ -150,6 +163,9 @@ void Exchange::fail_all(const std::exception_ptr& failure) {
     if (lane.channel) lane.channel->drain(0, [&](Channel::Unfinished work) { fail(work.request); });
   again_.for_each([&](const Again& message) { fail(message.request); });
   transfers_.for_each([&](const auto& transfer) { fail(transfer->request()); });
+  for (const auto& request : gpu_requests_) fail(request);
+  gated_receives_.for_each(fail);
+  gated_one_sided_.for_each(fail);
   notifying_.for_each(fail);
   one_sided_.for_each(fail);
   control_.for_each([&](const Control& control) { fail(control.request); });
@@ -158,6 +174,10 @@ void Exchange::fail_all(const std::exception_ptr& failure) {
   for (const auto& [id, request] : writing_) fail(request);
   matcher_.drain_posted(fail);
   again_.clear();
+  gpu_requests_.clear();
+  gated_receives_.clear();
+  gated_one_sided_.clear();
+  landing_.clear();
   transfers_.clear();
   notifying_.clear();
   one_sided_.clear();

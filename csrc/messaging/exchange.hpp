@@ -94,11 +94,16 @@ class Exchange {
 
   /// Ends everything that is pending, for good. Messages that came whole stay receivable.
   void fail_all(const std::exception_ptr& failure);
+  /// Whether an operation waits for a GPU: then flush() is due without anything coming in.
+  bool awaits_gpu() const noexcept { return !gpu_requests_.empty(); }
+  /// Whether one has begun or ended since this was asked last.
+  bool take_gpu_progress() noexcept { return std::exchange(gpu_progressed_, false); }
   /// Throws, once, where an eager message of ours turned out not to fit.
   void check_late_refusal();
   /// Work that the device moves without us, or that waits for our next flush().
   bool has_transfers() const noexcept {
-    return !transfers_.empty() || !notifying_.empty() || !writing_.empty() || !again_.empty() || active_ > 0;
+    return !transfers_.empty() || !notifying_.empty() || !writing_.empty() || !again_.empty() ||
+           active_ > 0 || awaits_gpu();
   }
   ConnectionStats stats() const;
 
@@ -139,7 +144,8 @@ class Exchange {
   void on_finish(const MessageHeader& header);
   void on_refuse(const MessageHeader& header);
 
-  void deliver(Request& request, const MessageHeader& header, std::span<const std::byte> payload);
+  void deliver(const std::shared_ptr<Request>& request, const MessageHeader& header,
+               std::span<const std::byte> payload);
   void grant(const std::shared_ptr<Request>& request, const MessageHeader& header);
   void refuse(Request& request, const MessageHeader& header);
   void keep(const MessageHeader& header, std::span<const std::byte> payload);
@@ -151,6 +157,25 @@ class Exchange {
     Channel* channel = lanes_.messages();
     return channel && again_.empty() && channel->can_post_message(bytes);
   }
+  bool meet(std::shared_ptr<Request> request);
+  void begin_transfer(std::shared_ptr<Request> request);
+  void begin_flush(std::shared_ptr<Request> request);
+
+  // Memory of GPUs (exchange_gpu.cpp).
+  void note_device(const std::shared_ptr<Request>& request) {
+    if (request->device()) gpu_requests_.push_back(request);
+  }
+  void look_at_gpu();
+  void fail_hopeless();
+  void begin_ready();
+  void finish_landed();
+  /// All bytes that were to come have: the request ends, or does once they are in the GPU's memory.
+  void end_arrival(const std::shared_ptr<Request>& request, uint64_t bytes) {
+    if (!request->device()) return request->succeed(bytes);
+    land(request, bytes);
+  }
+  void land(const std::shared_ptr<Request>& request, uint64_t bytes);
+
   void flush_notices();
   void flush_again();
   void flush_control();
@@ -187,6 +212,12 @@ class Exchange {
   Ring<std::shared_ptr<Request>> notifying_;  // writes, in order, whose notification was not posted
   Ring<std::shared_ptr<Request>> one_sided_;  // in the order they were started, flushes among them
   Ring<uint32_t> notifications_;              // of the peer, not taken yet
+  // Of memory of GPUs, and what was started behind them; all of them, while pending, in gpu_requests_.
+  std::vector<std::shared_ptr<Request>> gpu_requests_;
+  Ring<std::shared_ptr<Request>> gated_receives_;
+  Ring<std::shared_ptr<Request>> gated_one_sided_;
+  std::vector<std::shared_ptr<Request>> landing_;  // all has come, and is on its way to the GPU
+  bool gpu_progressed_ = false;
   uint64_t notification_credits_held_ = 0;
   Requests asked_;       // sends whose request to send waits for an answer
   Requests writing_;     // receives the peer was cleared to write to

@@ -61,7 +61,7 @@ void Exchange::on_eager(const MessageHeader& header, std::span<const std::byte> 
   if (verify_) check_sum(crc32c(0, payload.data(), payload.size()), header);
   if (auto request = matcher_.take_posted(header.tag)) {
     credits_.owe_data();
-    return deliver(**request, header, payload);
+    return deliver(*request, header, payload);
   }
   keep(header, payload);
 }
@@ -109,13 +109,14 @@ void Exchange::settle(Unexpected& unexpected) {
     spare_payloads_.push_back(std::move(unexpected.payload));
 }
 
-void Exchange::deliver(Request& request, const MessageHeader& header, std::span<const std::byte> payload) {
-  request.match(header.tag);
-  if (header.bytes > request.capacity()) return refuse(request, header);
-  request.place(payload);
+void Exchange::deliver(const std::shared_ptr<Request>& request, const MessageHeader& header,
+                       std::span<const std::byte> payload) {
+  request->match(header.tag);
+  if (header.bytes > request->capacity()) return refuse(*request, header);
+  request->place(payload);
   ++stats_.messages_received;
   stats_.bytes_received += header.bytes;
-  request.succeed(header.bytes);
+  end_arrival(request, header.bytes);
 }
 
 void Exchange::grant(const std::shared_ptr<Request>& request, const MessageHeader& asked) {
@@ -188,7 +189,7 @@ void Exchange::on_finish(const MessageHeader& header) {
   }
   ++stats_.messages_received;
   stats_.bytes_received += request->expected();
-  request->succeed(request->expected());
+  end_arrival(request, request->expected());
 }
 
 void Exchange::on_refuse(const MessageHeader& header) {

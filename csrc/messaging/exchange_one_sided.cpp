@@ -5,19 +5,26 @@
 namespace rdmatx {
 
 void Exchange::transfer(std::shared_ptr<Request> request) {
+  note_device(request);
+  if (!gated_one_sided_.empty() || !request->ready()) return gated_one_sided_.push_back(std::move(request));
+  begin_transfer(std::move(request));
+  if (!transfers_.empty()) flush();
+}
+
+void Exchange::begin_transfer(std::shared_ptr<Request> request) {
   one_sided_.push_back(request);
   if (request->notification()) notifying_.push_back(request);
   ++active_;
   if (transfers_.empty() && post_at_once(request)) return;
   transfers_.push_back(std::make_unique<Transfer>(std::move(request), lanes_.limits()));
-  flush();
 }
 
 // Most are one work request: no need to keep a plan of it.
 bool Exchange::post_at_once(const std::shared_ptr<Request>& request) {
   const bool one_part = request->parts().size() <= 1 && request->remote().size() <= 1;
   Channel* channel = lanes_.messages();
-  if (!one_part || is_atomic(request->kind()) || !channel || !channel->can_post_piece()) return false;
+  if (!one_part || request->device() || is_atomic(request->kind()) || !channel || !channel->can_post_piece())
+    return false;
   if (request->notification() && !may_notify(request)) return false;
   const uint64_t bytes = request->capacity();
   if (lanes_.stripes(bytes)) return false;
@@ -33,6 +40,11 @@ bool Exchange::post_at_once(const std::shared_ptr<Request>& request) {
 }
 
 void Exchange::flush_one_sided(std::shared_ptr<Request> request) {
+  if (!gated_one_sided_.empty()) return gated_one_sided_.push_back(std::move(request));
+  begin_flush(std::move(request));
+}
+
+void Exchange::begin_flush(std::shared_ptr<Request> request) {
   if (one_sided_.empty()) return request->succeed(0);
   one_sided_.push_back(std::move(request));
 }
@@ -145,7 +157,10 @@ void Exchange::end_of_pieces(const std::shared_ptr<Request>& request) {
       ++stats_.messages_sent;
       stats_.bytes_sent += bytes;
   }
-  request->succeed(bytes);
+  if (request->kind() == RequestKind::read)
+    end_arrival(request, bytes);
+  else
+    request->succeed(bytes);
   end_flushes();
 }
 

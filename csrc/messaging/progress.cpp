@@ -27,6 +27,7 @@ using std::chrono::milliseconds;
 std::atomic<void (*)()> interrupt_check{nullptr};
 
 constexpr double longest_sleep_seconds = 0.1;  // and so the longest time a Ctrl-C waits
+constexpr double sleep_beside_gpu_seconds = 0.0005;
 constexpr milliseconds peer_check_interval{5};
 
 // How long a wait spins and yields before it sleeps. With one processor spinning only keeps the peer off it.
@@ -201,7 +202,8 @@ bool Progress::sleep(Progressing* first, const std::function<bool()>& done, cons
     std::atomic<int>& sleepers;
     ~Leave() { sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   } leave{sleepers_};
-  const double seconds = deadline.left(longest_sleep_seconds);
+  // A GPU rings for nobody.
+  const double seconds = deadline.left(waits_for_gpu() ? sleep_beside_gpu_seconds : longest_sleep_seconds);
   if (watched_ || !watch_) {
     const uint64_t number = wake_number_;
     if (done()) return true;
@@ -270,6 +272,13 @@ void Progress::wake_sleepers() noexcept {
   woken_.notify_all();
   for (EventWatch* watch : event_watches_) watch->wake();
   if (watched_ && watch_) ring(watch_->wake);
+}
+
+bool Progress::waits_for_gpu() const {
+  const auto list = connections();  // kept: another thread may replace it meanwhile
+  for (const auto& weak : *list)
+    if (const auto connection = weak.lock(); connection && connection->waits_for_gpu()) return true;
+  return false;
 }
 
 void Progress::arm_all() {

@@ -37,6 +37,8 @@ class Progressing {
   virtual void event_came() noexcept = 0;
   /// Whether work goes on that needs this thread's polling to be fast.
   virtual bool wants_polling() const noexcept = 0;
+  /// An operation waits for work of a GPU, which no descriptor tells of.
+  virtual bool waits_for_gpu() const noexcept { return false; }
   /// Whether the queue is one of its own.
   virtual bool owns(const CompletionQueue* queue) const noexcept = 0;
   /// Close is about to be called: what the peer does from now on is no failure.
@@ -92,6 +94,7 @@ class Progress {
   void watch_descriptors(Watch& watch, double seconds);
   void take_events(CompletionChannel& events);
   void wake_sleepers() noexcept;
+  bool waits_for_gpu() const;
   void arm_all();
   std::shared_ptr<Watch> add(EventWatch* watch);
   void remove(EventWatch* watch) noexcept;

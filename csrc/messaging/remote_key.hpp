@@ -22,6 +22,8 @@ struct RemoteAccess {
 /// that the region is registered with. A plain value; it grants nothing by itself once the region is closed.
 struct RDMATX_API RemoteKey {
   static constexpr uint16_t version = 2;
+  static constexpr uint16_t version_with_pieces = 3;
+  static constexpr size_t max_pieces = 65536;
   static constexpr size_t wire_bytes(size_t keys) noexcept { return 29 + 4 * keys; }
 
   uint64_t address = 0;
@@ -29,6 +31,13 @@ struct RDMATX_API RemoteKey {
   uint16_t access = 0;
   uint8_t key_count = 0;
   RailKeys keys{};  ///< by the devices of the region's context
+  /// Of a region over several registrations, one behind the other (a GPU's memory): all of them; else none.
+  struct Piece {
+    uint64_t bytes = 0;
+    RailKeys keys{};
+    bool operator==(const Piece&) const = default;
+  };
+  std::vector<Piece> pieces;
 
   bool operator==(const RemoteKey&) const = default;
 

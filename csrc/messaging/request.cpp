@@ -63,7 +63,9 @@ static std::shared_ptr<MemoryRegion> register_range(const OperationMemory& memor
                                                     Access access, const TransferLimits& limits) {
   if (memory.region)
     for (const auto& region : *memory.region)
-      if (region->protection_domain() == domain && has_access(region->access(), access)) return region;
+      if (region->protection_domain() == domain && has_access(region->access(), access) &&
+          region->covers(data, bytes))
+        return region;
   const auto cache = RegistrationCache::of(*domain);
   if (!cache) return MemoryRegion::create(domain, data, bytes, access, memory.keepalive);
   if (RegistrationCache::any_enabled()) {
@@ -80,6 +82,7 @@ Request::Request(std::vector<WriteBlock> blocks)
     if (block.memory.layout) settle_layout(block.memory);
     memory_.bytes += block.memory.bytes;
     if (block.memory.bytes > 0) remote_.push_back(block.remote);
+    for (const RemotePart& part : block.more) remote_.push_back(part);
   }
   bytes_ = memory_.bytes;
 }
@@ -101,8 +104,10 @@ void Request::settle_layout(OperationMemory& memory) {
   memory.keepalive = std::move(staging);  // the array itself is free again
 }
 
-void Request::place(std::span<const std::byte> payload) noexcept {
-  if (memory_.layout)
+void Request::place(std::span<const std::byte> payload) {
+  if (memory_.device)
+    device_->place(payload);
+  else if (memory_.layout)
     memory_.layout->unpack(payload.data(), payload.size());
   else if (!payload.empty())
     std::memcpy(data(), payload.data(), payload.size());
@@ -128,7 +133,7 @@ void Request::register_memory(RailDomains domains, Access access, const Transfer
   if (kind_ != RequestKind::write_many) return add_parts(memory_, domains, access, limits);
   for (const WriteBlock& block : blocks_) {
     // Small blocks travel inside their work requests.
-    if (block.memory.bytes <= limits.inline_bytes) {
+    if (block.memory.bytes <= limits.inline_bytes && !device_) {
       if (block.memory.bytes > 0)
         parts_.push_back({static_cast<std::byte*>(block.memory.data), block.memory.bytes});
     } else {
@@ -142,8 +147,13 @@ void Request::add_parts(const OperationMemory& memory, RailDomains domains, Acce
   if (memory.layout) return add_blocks(memory, domains, access, limits);
   auto* at = static_cast<std::byte*>(memory.data);
   uint64_t left = memory.bytes;
-  // What the cache or the user's region covers is one part, whatever its size.
-  const std::vector<uint64_t> sizes = memory.region ? std::vector{left} : plan_regions(left, limits);
+  // What the cache or the user's region covers is one part, whatever its size; a GPU's memory may be of
+  // several pieces.
+  std::vector<uint64_t> sizes;
+  if (memory.device)
+    for (const DeviceRange& piece : memory.device->pieces) sizes.push_back(piece.bytes);
+  else
+    sizes = memory.region ? std::vector{left} : plan_regions(left, limits);
   for (uint64_t bytes : sizes) {
     add_registered(memory, at, bytes, domains, access, limits);
     at += bytes;

@@ -12,6 +12,8 @@
 #include "base/export.hpp"
 #include "base/recycling.hpp"
 #include "base/small_vector.hpp"
+#include "messaging/device_memory.hpp"
+#include "messaging/device_operation.hpp"
 #include "messaging/matcher.hpp"
 #include "messaging/planner.hpp"
 #include "messaging/protocol.hpp"
@@ -21,9 +23,6 @@
 #include "rdma/memory_region.hpp"
 
 namespace rdmatx {
-
-/// Registrations of the same memory, one for each device of a context.
-using RailRegions = std::vector<std::shared_ptr<MemoryRegion>>;
 
 enum class RequestKind : uint8_t {
   send,
@@ -53,12 +52,16 @@ struct OperationMemory {
   std::shared_ptr<const StridedLayout> layout;
   /// Whose memory it is, where that is known: then its registration may be kept.
   std::shared_ptr<MemoryOwner> owner;
+  /// Of a GPU's memory: no processor may touch `data`, and `region` has the registrations of each piece.
+  std::shared_ptr<const DeviceMemory> device;
 };
 
 /// One of the blocks of a write_many: its own memory, and where in the peer's it goes.
 struct WriteBlock {
   OperationMemory memory;
   RemotePart remote;
+  /// Where the peer's memory is of several pieces (a GPU's): the others.
+  std::vector<RemotePart> more;
 };
 
 /// Of a fetch_add the value to add; of a compare_swap what is expected and what to store then.
@@ -77,7 +80,6 @@ struct LocalPart {
 
 /// The protection domains of a connection's rails; memory is registered in each.
 using RailDomainList = std::vector<std::shared_ptr<ProtectionDomain>>;
-using RailDomains = std::span<const std::shared_ptr<ProtectionDomain>>;
 
 /// One operation from its start to its one terminal state, succeeded or failed.
 ///
@@ -120,12 +122,18 @@ class RDMATX_API Request {
   /// Of an atomic: what was there before.
   uint64_t value() const noexcept { return value_; }
 
+  /// Of memory of a GPU: before the request is started.
+  void set_device(std::shared_ptr<DeviceOperation> device) noexcept { device_ = std::move(device); }
+  DeviceOperation* device() const noexcept { return device_.get(); }
+  /// Whether it may begin: the work before it in its stream is done.
+  bool ready() const { return !device_ || device_->ready(); }
+
   // For the connection, under its lock.
   std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.data); }
   /// Bytes of its memory, of all blocks together.
   uint64_t capacity() const noexcept { return memory_.bytes; }
   /// Copies in what came in a message of its own.
-  void place(std::span<const std::byte> payload) noexcept;
+  void place(std::span<const std::byte> payload);
   void match(uint64_t tag) noexcept { matched_tag_ = tag; }
   const AtomicOperands& operands() const noexcept { return operands_; }
   void set_value(uint64_t value) noexcept { value_ = value; }
@@ -192,6 +200,7 @@ class RDMATX_API Request {
     if (staging_) land(state == State::succeeded);
     memory_.keepalive.reset();
     memory_.region.reset();
+    device_.reset();
     blocks_.clear();
     state_.store(state, std::memory_order_release);
   }
@@ -215,6 +224,7 @@ class RDMATX_API Request {
   std::vector<WriteBlock> blocks_;
   std::shared_ptr<const StridedLayout> landing_;  // where the staging's bytes go once all came
   std::shared_ptr<Staging> staging_;
+  std::shared_ptr<DeviceOperation> device_;
   std::vector<std::shared_ptr<MemoryRegion>> regions_;
   SmallVector<LocalPart, 1> parts_;
   SmallVector<RemotePart, 1> remote_;

@@ -22,6 +22,7 @@ Transfer::Transfer(std::shared_ptr<Request> request, const TransferLimits& limit
       local_sizes_(sizes_of(request_->parts())),
       remote_sizes_(sizes_of(request_->remote())),
       ranges_(std::move(ranges)) {
+  if (request_->device()) limits_.inline_bytes = 0;  // no processor may look at a GPU's memory
   if (ranges_.empty()) ranges_ = {{0, request_->capacity()}};
 }
 
@@ -38,6 +39,8 @@ TransferLimits Transfer::piece_limits(const Lanes& lanes) const {
   // Few enough pieces that each is worth its work request, and enough that no rail waits for another at the
   // end.
   const uint64_t share = request_->capacity() / (4 * lanes.alive());
+  if (request_->device())
+    limits.max_message_bytes = std::min(limits.max_message_bytes, request_->device()->piece_bytes());
   if (striped_)
     limits.max_message_bytes = std::min(limits.max_message_bytes,
                                         std::clamp<uint64_t>(share, ProtocolSizes::stripe_bytes, 8u << 20));
@@ -50,10 +53,15 @@ bool Transfer::post_range(Lanes& lanes, bool may_notify) {
     plan_.emplace(local_sizes_, remote_sizes_, piece_limits(lanes), direction_of(request_->kind()),
                   ranges_[range_]);
   }
-  while (!plan_->finished()) {
+  while (held_ || !plan_->finished()) {
     const size_t chosen = striped_ ? lanes.choose(ProtocolSizes::stripe_bytes) : lanes.message_lane();
     if (chosen == lanes.size() || !lanes[chosen].channel->can_post_piece()) return false;
-    PlannedWork piece = *plan_->next();
+    PlannedWork piece = held_ ? *held_ : *plan_->next();
+    held_.reset();
+    if (request_->device() && piece.offset + piece.bytes > request_->device()->ready_bytes()) {
+      held_ = piece;
+      return false;
+    }
     const bool last = piece.last && range_ + 1 == ranges_.size();
     if (striped_ || (piece.last && !last)) {
       piece.signalled = true;  // the end of the transfer is not seen on this rail

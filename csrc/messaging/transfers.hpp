@@ -47,6 +47,7 @@ class Transfer {
   std::vector<TransferRange> ranges_;
   size_t range_ = 0;
   std::optional<TransferPlan> plan_;  // of the range at hand
+  std::optional<PlannedWork> held_;   // its next piece, while a GPU has not copied its bytes yet
   bool striped_ = false;
   bool notified_ = false;
 };

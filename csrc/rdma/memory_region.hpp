@@ -40,6 +40,10 @@ class RDMATX_API MemoryRegion {
   uint64_t remote_address() const noexcept { return reinterpret_cast<uint64_t>(address_); }
   size_t bytes() const noexcept { return bytes_; }
   Access access() const noexcept { return access_; }
+  bool covers(const void* data, size_t bytes) const noexcept {
+    const auto offset = reinterpret_cast<uint64_t>(data) - remote_address();
+    return offset <= bytes_ && bytes <= bytes_ - offset;
+  }
   uint32_t local_key() const noexcept { return handle_ ? handle_->lkey : 0; }
   uint32_t remote_key() const noexcept { return handle_ ? handle_->rkey : 0; }
   const std::shared_ptr<ProtectionDomain>& protection_domain() const noexcept { return domain_; }
