@@ -105,6 +105,11 @@ int take(CompletionQueue* cq, int wanted, ibv_wc* completions) {
   return static_cast<int>(taken);
 }
 
+/// That somebody polls is all that matters: of two who count at once, one may be lost.
+void count_poll(CompletionQueue& cq) {
+  cq.polls.store(cq.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
 /// Whoever polls needs no doorbell, and peers need not ring it; the background thread takes note, and asks
 /// for it again when the polls end.
 void stay_awake(QueuePair& qp) {
@@ -121,7 +126,7 @@ void stay_awake(QueuePair& qp) {
 int poll_cq(ibv_cq* base, int wanted, ibv_wc* completions) {
   auto* cq = own<CompletionQueue>(base);
   if (wanted < 0 || cq->context->instance->forked()) return -1;
-  cq->polls.fetch_add(1, std::memory_order_relaxed);
+  count_poll(*cq);
   if (int taken = take(cq, wanted, completions); taken > 0) return taken;
   if (std::unique_lock polling(cq->poll_mutex, std::try_to_lock); polling)
     for (QueuePair* qp : cq->queue_pairs) {
@@ -132,7 +137,7 @@ int poll_cq(ibv_cq* base, int wanted, ibv_wc* completions) {
       help_with_write(*qp);
     }
   // Once more, since that may have taken long: who comes out of a copy polls, and needs no help.
-  cq->polls.fetch_add(1, std::memory_order_relaxed);
+  count_poll(*cq);
   return take(cq, wanted, completions);
 }
 

@@ -111,7 +111,7 @@ int copy_directly(QueuePair& qp, const SendEntry& entry, uint64_t offset, uint64
   const uint32_t needed = to_peer ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
   ChannelState& channel = qp.outbound->state();
   Peer& peer = *qp.peer;
-  thread_local std::vector<iovec> pieces;
+  std::vector<iovec>& pieces = qp.pieces;
   if (!send_pieces(qp, entry, offset, bytes, to_peer ? 0 : IBV_ACCESS_LOCAL_WRITE, pieces)) return EINVAL;
 
   Announcement announcement(channel, entry.remote_key);
@@ -160,7 +160,7 @@ void help_with_write(QueuePair& qp) {
     if (!write.claims.compare_exchange_strong(claims, claims + 1)) continue;
     const uint64_t offset = piece * SharedWrite::piece_bytes;
     const uint64_t bytes = std::min(length - offset, SharedWrite::piece_bytes);
-    thread_local std::vector<iovec> pieces;
+    std::vector<iovec>& pieces = qp.pieces;
     pieces.assign(1, {region_memory(qp, key, target + offset), bytes});
     if (copy_attached(qp.peer->pid(), false, pieces, source + offset) != 0) write.failed.store(generation);
     qp.helped = qp.helped >> 32 == generation ? qp.helped + 1 : generation << 32 | 1;

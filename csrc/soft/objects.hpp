@@ -1,6 +1,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/uio.h>
 
 #include <atomic>
 #include <cstdint>
@@ -194,12 +195,14 @@ struct QueuePair {
   Ring requests_in;
   Ring responses_out;
   ReceiveRing receives;
-  uint64_t messages_received = 0;
+  uint64_t messages_received = 0, messages_told = 0;  // executed, and of them acknowledged to the peer
   std::optional<uint64_t> current_receive;  // identifier of the receive that a message is going into
   std::vector<ibv_sge> current_sges;
   uint64_t current_offset = 0, current_capacity = 0;
   uint64_t response_offset = 0;  // of the read that is being answered
   uint64_t helped = 0;           // as published last in SharedWrite::helped
+
+  std::vector<iovec> pieces;  // of whatever is copied this moment: kept for its memory
 
   // For the background thread.
   uint64_t polls_seen = 0;

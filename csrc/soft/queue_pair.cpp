@@ -124,7 +124,7 @@ void become_reset(QueuePair& qp) {
   qp.requests_in = qp.responses_in = qp.requests_out = qp.responses_out = Ring{};
   qp.inbound_granted = false;
   qp.send_head = qp.send_next = qp.send_tail = 0;
-  qp.messages_sent = qp.messages_received = 0;
+  qp.messages_sent = qp.messages_received = qp.messages_told = 0;
   qp.unreachable_since_ns = qp.not_ready_since_ns = 0;
   qp.current_receive.reset();
   qp.response_offset = qp.helped = 0;

@@ -29,7 +29,7 @@ uint8_t last_flags(const SendEntry& entry, bool with_immediate) {
 }
 
 Step step_send(QueuePair& qp, SendEntry& entry) {
-  thread_local std::vector<iovec> pieces;
+  std::vector<iovec>& pieces = qp.pieces;
   do {
     const uint64_t bytes = std::min<uint64_t>(entry.length - entry.offset, Ring::max_payload);
     Record* record = qp.requests_out.reserve(bytes);
@@ -51,7 +51,7 @@ Step step_send(QueuePair& qp, SendEntry& entry) {
 
 /// One piece of a write through the ring, for the responder to put in place. False while there is no room.
 bool put_write_piece(QueuePair& qp, SendEntry& entry) {
-  thread_local std::vector<iovec> pieces;
+  std::vector<iovec>& pieces = qp.pieces;
   const uint64_t bytes = std::min<uint64_t>(entry.length - entry.offset, Ring::max_payload);
   Record* record = qp.requests_out.reserve(bytes);
   if (!record) return false;
@@ -129,7 +129,7 @@ Step copy_slices(QueuePair& qp, SendEntry& entry) {
 
 /// Opens a large write of one contiguous source to the help of a responder that polls: it is not asleep.
 void share_write(QueuePair& qp, SendEntry& entry) {
-  thread_local std::vector<iovec> pieces;
+  std::vector<iovec>& pieces = qp.pieces;
   const bool possible = qp.outbound->state().responder_asleep.load() == 0 &&
                         qp.context->instance->wire_choice() == WireChoice::automatic && !qp.peer->is_self() &&
                         qp.peer->can_copy_directly() && entry.length >= share_from_bytes &&
@@ -197,7 +197,7 @@ Step step_write(QueuePair& qp, SendEntry& entry, Effort effort) {
 
 /// Takes what the responder answered into the scatter list.
 Step take_responses(QueuePair& qp, SendEntry& entry) {
-  thread_local std::vector<iovec> pieces;
+  std::vector<iovec>& pieces = qp.pieces;
   bool corrupt = false;
   while (const Record* record = qp.responses_in.front(&corrupt)) {
     const uint64_t bytes = qp.responses_in.front_bytes();

@@ -59,11 +59,21 @@ bool receive_is_posted(QueuePair& qp) {
 }
 
 void acknowledge(QueuePair& qp) {
-  ++qp.messages_received;
-  if (qp.tcp) return;  // told with what else there is to tell
-  qp.inbound->state().acknowledged.store(qp.messages_received, std::memory_order_release);
-  wake_requester(qp);
+  ++qp.messages_received;  // told with what else there is to tell
 }
+
+namespace {
+
+/// Every word costs both sides a cache line: of a burst of messages only every so many is told at once.
+constexpr uint64_t most_untold = 16;
+
+void tell_acknowledged(QueuePair& qp) {
+  if (qp.messages_told == qp.messages_received) return;
+  qp.messages_told = qp.messages_received;
+  qp.inbound->state().acknowledged.store(qp.messages_told, std::memory_order_release);
+}
+
+}  // namespace
 
 Outcome refuse(QueuePair& qp, ibv_wc_status for_requester, ibv_event_type event) {
   if (qp.tcp) {
@@ -72,6 +82,7 @@ Outcome refuse(QueuePair& qp, ibv_wc_status for_requester, ibv_event_type event)
     enter_error(qp, IBV_WC_WR_FLUSH_ERR);
     return Outcome::refused;
   }
+  tell_acknowledged(qp);
   ChannelState& channel = qp.inbound->state();
   channel.refused_status.store(for_requester, std::memory_order_relaxed);
   channel.refused.store(qp.messages_received + 1, std::memory_order_release);
@@ -149,7 +160,7 @@ Outcome want_receive(QueuePair& qp) {
 }
 
 Outcome handle_send(QueuePair& qp, const Record& record, const std::byte* payload) {
-  thread_local std::vector<iovec> pieces;
+  std::vector<iovec>& pieces = qp.pieces;
   if (!qp.current_receive)
     if (Outcome outcome = want_receive(qp); outcome != Outcome::consumed) return outcome;
   if (Outcome outcome = send_target(qp, qp.current_offset, record.bytes, pieces);
@@ -250,12 +261,19 @@ bool progress_responses(QueuePair& qp) {
     header.bytes = qp.requests_in.front_bytes();
     const Outcome outcome = handle(qp, header, reinterpret_cast<const std::byte*>(record + 1));
     if (outcome == Outcome::refused) return true;
-    if (outcome == Outcome::waits) return moved;
+    if (outcome == Outcome::waits) break;
     qp.requests_in.pop();
     moved = true;
+    if (qp.messages_received - qp.messages_told >= most_untold) {
+      tell_acknowledged(qp);
+      wake_requester(qp);
+    }
   }
-  if (corrupt) refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_FATAL);
-  if (moved) wake_requester(qp);  // there is room in the ring again
+  if (corrupt) return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_FATAL) == Outcome::refused;
+  if (moved) {  // messages are executed, or there is room in the ring again
+    tell_acknowledged(qp);
+    wake_requester(qp);
+  }
   return moved;
 }
 
@@ -284,14 +302,27 @@ void fail_for_lost_peer(QueuePair& qp) {
   enter_error(qp, IBV_WC_RETRY_EXC_ERR);
 }
 
-// The exchange orders what was just published before this look, and the sleeper looks again after it set the
-// flag by an exchange of its own: whichever comes second sees the other.
+namespace {
+
+// The fence orders what was just published before this look, and the sleeper looks again after it set the
+// flag by an exchange: whichever comes second sees the other. An exchange here too would take the flag's
+// cache line from the other side with every message.
+void ring_if_asleep(QueuePair& qp, std::atomic<uint32_t>& asleep) {
+#ifndef __SANITIZE_THREAD__  // which knows no fences
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (asleep.load(std::memory_order_relaxed) == 0) return;
+#endif
+  if (asleep.exchange(0) != 0) qp.peer->ring_doorbell();
+}
+
+}  // namespace
+
 void wake_responder(QueuePair& qp) {
-  if (qp.outbound->state().responder_asleep.exchange(0) != 0) qp.peer->ring_doorbell();
+  ring_if_asleep(qp, qp.outbound->state().responder_asleep);
 }
 
 void wake_requester(QueuePair& qp) {
-  if (qp.inbound->state().requester_asleep.exchange(0) != 0) qp.peer->ring_doorbell();
+  ring_if_asleep(qp, qp.inbound->state().requester_asleep);
 }
 
 }  // namespace rdmatx::soft
