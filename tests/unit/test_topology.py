@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdmatx.topology import read_topology
+from rdmatx.topology import Gpu, Machine, Nic, Topology, read_topology
 from tests.unit import machines
 from tests.unit.machines import GEN3, GEN4, MachineTree, flat, kinds, rails
 
@@ -271,17 +270,18 @@ Place = tuple[int, int]
 places = st.tuples(st.integers(0, 1), st.integers(0, 2))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(gpus=st.lists(places, min_size=1, max_size=4), nics=st.lists(places, min_size=1, max_size=4))
 def test_any_machine(gpus: list[Place], nics: list[Place]) -> None:
     """Every GPU has a nearest NIC, and no NIC more GPUs than the best sharing out gives it."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = MachineTree(Path(folder))
-        for slot, (node, port) in enumerate(gpus):
-            tree.gpu(_way(node, port, slot), node=node)
-        for slot, (node, port) in enumerate(nics):
-            tree.nic(f"mlx5_{slot}", _way(node, port, slot + 8), node=node)
-        topology = read_topology(folder)
+    topology = Topology(
+        Machine(
+            tuple(_gpu(index, place) for index, place in enumerate(gpus)),
+            tuple(_nic(index, place) for index, place in enumerate(nics)),
+            distances={},
+            is_virtual=False,
+        )
+    )
     nearest = []
     for gpu in topology.gpus:
         ranks = {nic.name: topology.distance(gpu, nic).rank for nic in topology.nics}  # type: ignore[union-attr]
@@ -295,14 +295,23 @@ def test_any_machine(gpus: list[Place], nics: list[Place]) -> None:
     assert _most_shared(firsts) <= least
 
 
-def _way(node: int, port: int, slot: int) -> str:
-    """A host bridge a node; at root port 0 a switch, at the others one below that."""
-    bus = 0x80 * node
-    way = f"pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0"
-    if port:
-        way += f"/0000:{bus + 2:02x}:1{port}.0/0000:{bus + 16 * port + 4:02x}:00.0"
-    switch = bus + (16 * port + 5 if port else 2)
-    return f"{way}/0000:{switch:02x}:{slot:02x}.0/0000:{bus + 64 + 16 * port + slot:02x}:00.0"
+def _gpu(index: int, place: Place) -> Gpu:
+    path = _path(place, index)
+    return Gpu(index, path[-1], "NVIDIA", "", "", place[0], path, offered=True)
+
+
+def _nic(index: int, place: Place) -> Nic:
+    path = _path(place, index + 8)
+    name, node = f"mlx5_{index}", place[0]
+    return Nic(name, path[-1], path[-1], False, node, path, "Ethernet", (), "", 0, 400, "")
+
+
+def _path(place: Place, slot: int) -> tuple[str, ...]:
+    """A host bridge for each node; at its root port a switch, and two more below that."""
+    node, port = place
+    switch = [f"downstream {node} {port}", f"upstream {node} {port}"] if port else []
+    ways = (f"root port {node}", f"upstream {node}", *switch, f"downstream {node} {port} {slot}")
+    return (f"host bridge {node}", *ways, f"0000:{slot:02x}:00.0")
 
 
 def _most_shared(names: list[str]) -> int:
