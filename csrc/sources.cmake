@@ -104,11 +104,17 @@ set(RDMATX_COLLECTIVES_SOURCES
   csrc/collectives/all_gather.cpp
   csrc/collectives/all_reduce.cpp
   csrc/collectives/all_to_all.cpp
+  csrc/collectives/call.cpp
   csrc/collectives/data_type.cpp
+  csrc/collectives/engine.cpp
+  csrc/collectives/group.cpp
+  csrc/collectives/members.cpp
+  csrc/collectives/operation.cpp
   csrc/collectives/reduce_scatter.cpp
   csrc/collectives/reduction.cpp
   csrc/collectives/rooted.cpp
   csrc/collectives/schedule.cpp
+  csrc/collectives/selection.cpp
 )
 # Its loops are to become vector instructions in every build, and to round alike whatever the processor has.
 set_source_files_properties(csrc/collectives/reduction.cpp PROPERTIES
@@ -118,18 +124,16 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/errors.cpp
   csrc/bindings/references.cpp
   csrc/bindings/buffers.cpp
+  csrc/bindings/collectives.cpp
   csrc/bindings/connections.cpp
   csrc/bindings/host_buffer.cpp
   csrc/bindings/memory_owners.cpp
   csrc/bindings/devices.cpp
-  csrc/bindings/direct_calls.cpp
   csrc/bindings/verbs_types.cpp
   csrc/bindings/verbs.cpp
   csrc/bindings/queue_pairs.cpp
   csrc/bindings/secret.cpp
-  csrc/bindings/messages.cpp
   csrc/bindings/messaging.cpp
   csrc/bindings/messaging_arguments.cpp
-  csrc/bindings/work.cpp
   csrc/bindings/testing.cpp
 )

@@ -22,6 +22,8 @@ void bind_queue_pairs(pybind11::module_& module);
 void bind_connections(pybind11::module_& module);
 /// Context, Listener, Region, RemoteKey, and the above.
 void bind_messaging(pybind11::module_& module);
+/// Group, CollectiveWork.
+void bind_collectives(pybind11::module_& module);
 /// The submodule `testing`: faults.
 void bind_testing(pybind11::module_& module);
 

@@ -29,6 +29,7 @@ void bind_all(py::module_& module) {
   bind_verbs(module);
   bind_queue_pairs(module);
   bind_messaging(module);
+  bind_collectives(module);
   bind_testing(module);
   module.def("version", &version, "The version of the core.");
   module.def("live_objects", &count_live_objects,

@@ -1,0 +1,166 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "bindings/messaging_arguments.hpp"
+#include "bindings/messaging_classes.hpp"
+#include "bindings/secret.hpp"
+#include "collectives/group.hpp"
+
+namespace py = pybind11;
+
+namespace rdmatx::bindings {
+namespace {
+
+using Timeout = std::optional<double>;
+using GroupPointer = std::shared_ptr<Group>;
+
+/// The memory of a buffer of a collective: dense, since elements are reduced where they lie. None is nothing.
+OperationMemory dense_memory_of(py::handle object, Wanted wanted, const char* what) {
+  if (object.is_none()) return {};
+  OperationMemory memory = memory_of(object, wanted, what);
+  if (memory.layout)
+    throw UsageError(
+        std::string(what) +
+        " does not lie in one piece: collectives take contiguous memory (pass a contiguous copy)");
+  return memory;
+}
+
+/// What a call is made of, by name; group.py knows which belong to which collective.
+Call call_of(const std::string& collective, const py::kwargs& details) {
+  Call call;
+  call.collective = parse_collective(collective);
+  for (const auto& [key, value] : details) {
+    const auto name = key.cast<std::string>();
+    if (name == "dtype")
+      call.type = parse_data_type(value.cast<std::string>());
+    else if (name == "op")
+      call.operation = parse_reduce_operation(value.cast<std::string>());
+    else if (name == "factor")
+      call.factor = value.cast<double>();
+    else if (name == "root")
+      call.root = value.cast<int>();
+    else if (name == "count")
+      call.count = unsigned_of(value, "count");
+    else if (name == "counts")
+      call.counts = value.cast<std::vector<uint64_t>>();
+    else if (name == "receive_counts")
+      call.receive_counts = value.cast<std::vector<uint64_t>>();
+    else if (name == "algorithm")
+      call.algorithm = parse_algorithm(value.cast<std::string>());
+    else if (name == "chunk_bytes")
+      call.chunk_bytes = unsigned_of(value, "chunk_bytes");
+    else
+      throw UsageError("a collective has no \"" + name + "\"");
+  }
+  return call;
+}
+
+/// A group whose last use may wait and join a thread, which must not happen under the GIL.
+GroupPointer freed_without_gil(GroupPointer group) {
+  Group* raw = group.get();
+  return {raw, [kept = std::move(group)](Group*) mutable {
+            if (!PyGILState_Check()) return kept.reset();
+            const GilReleased released;
+            kept.reset();
+          }};
+}
+
+GroupPointer create_group(const std::shared_ptr<Context>& context, const std::shared_ptr<Listener>& listener,
+                          int rank, std::vector<std::string> addresses, double timeout,
+                          const PreparedSecret& secret) {
+  GroupSettings settings{rank, std::move(addresses), timeout, secret.secret};
+  return freed_without_gil(
+      without_gil([&] { return Group::create(context, listener, std::move(settings)); }));
+}
+
+void bind_collective_work(py::module_& module) {
+  py::class_<CollectiveWork> type(
+      module, "CollectiveWork",
+      "A collective that was started. It ends in exactly one state, and holds its "
+      "buffers till then. `await work` waits for it in an asyncio event loop.");
+  bind_waiting_in_loop(type);
+  type.def("__await__", [](py::object self) { return asynchronous("finished")(self).attr("__await__")(); })
+      .def_property_readonly("_finished", &CollectiveWork::finished)
+      .def(
+          "wait",
+          [](const CollectiveWork& self, Timeout timeout) { without_gil([&] { self.wait(timeout); }); },
+          py::arg("timeout") = py::none(),
+          "Waits for the end. Raises what made it fail, and TimeoutError where it is not done within "
+          "`timeout` "
+          "seconds; then it goes on and can be waited for again. Without one it waits for the end, which the "
+          "timeout of the collective bounds.")
+      .def(
+          "done", [](const CollectiveWork& self) { return without_gil([&] { return self.done(); }); },
+          "Whether it has ended, well or not. Looks once and never waits.");
+}
+
+void bind_calls(py::class_<Group, GroupPointer>& type) {
+  type.def(
+          "_run",
+          [](Group& self, const std::string& collective, py::handle input, py::handle output, Timeout timeout,
+             const py::kwargs& details) {
+            Call call = call_of(collective, details);
+            OperationMemory in = dense_memory_of(input, Wanted::read, "the input");
+            OperationMemory out = dense_memory_of(output, Wanted::write, "the output");
+            without_gil([&] { self.run(std::move(call), std::move(in), std::move(out), timeout); });
+          },
+          py::arg("collective"), py::arg("input"), py::arg("output"), py::arg("timeout"))
+      .def(
+          "_start",
+          [](Group& self, const std::string& collective, py::handle input, py::handle output, Timeout timeout,
+             const py::kwargs& details) {
+            Call call = call_of(collective, details);
+            OperationMemory in = dense_memory_of(input, Wanted::read, "the input");
+            OperationMemory out = dense_memory_of(output, Wanted::write, "the output");
+            return without_gil(
+                [&] { return self.start(std::move(call), std::move(in), std::move(out), timeout, true); });
+          },
+          py::arg("collective"), py::arg("input"), py::arg("output"), py::arg("timeout"));
+}
+
+std::vector<std::string> algorithm_names(const std::string& collective) {
+  std::vector<std::string> names;
+  for (const Algorithm algorithm : algorithms_of(parse_collective(collective)))
+    names.emplace_back(algorithm_name(algorithm));
+  return names;
+}
+
+}  // namespace
+
+void bind_collectives(py::module_& module) {
+  bind_collective_work(module);
+  py::class_<Group, GroupPointer> type(module, "Group");
+  type.def(py::init(&create_group), py::arg("context"), py::arg("listener"), py::arg("rank"),
+           py::arg("addresses"), py::arg("timeout"), py::arg("secret"))
+      .def(
+          "abort", [](Group& self, const std::string& reason) { without_gil([&] { self.abort(reason); }); },
+          py::arg("reason"))
+      .def("_raise_failure",
+           [](const Group& self) {
+             if (const auto failure = self.failure()) std::rethrow_exception(failure);
+           })
+      .def_property_readonly("failed", [](const Group& self) { return self.failure() != nullptr; })
+      .def("_set_timeout", &Group::set_timeout)
+      .def_property_readonly("timeout", &Group::timeout)
+      .def_property_readonly("rank", &Group::rank)
+      .def_property_readonly("world", &Group::world)
+      .def_property_readonly("addresses", [](const Group& self) { return self.addresses(); })
+      .def_property_readonly("sequence", &Group::sequence);
+  bind_calls(type);
+  bind_closing(
+      type,
+      "Leaves the group: what is pending ends with ClosedError. The other ranks' operations that need "
+      "this one fail.");
+  module.def("collective_algorithms", &algorithm_names, py::arg("collective"),
+             "The algorithms of a collective, the first for little and the last for much.");
+}
+
+}  // namespace rdmatx::bindings
