@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from rdmatx.devices import list_devices as list_devices
     from rdmatx.devices import system_report as system_report
     from rdmatx.errors import Error as Error
+    from rdmatx.group import CollectiveWork as CollectiveWork
+    from rdmatx.group import Group as Group
 
 #: Where each public name lives; a module has itself.
 _home = {
+    "CollectiveWork": "rdmatx.group",
     "Connection": "rdmatx.context",
     "Context": "rdmatx.context",
     "DeviceInfo": "rdmatx.devices",
     "Error": "rdmatx.errors",
+    "Group": "rdmatx.group",
     "HostBuffer": "rdmatx.buffers",
     "Listener": "rdmatx.context",
     "Region": "rdmatx.context",
