@@ -98,6 +98,9 @@ void Group::check(const Call& call, const OperationMemory& input, const Operatio
     if (!counts->empty() && counts->size() != static_cast<size_t>(world()))
       throw UsageError(describe(call) + ": " + std::to_string(counts->size()) + " counts for " +
                        std::to_string(world()) + " ranks");
+  if (input.device || output.device)
+    throw UnavailableError(
+        describe(call) + ": this version has collectives of the host's memory only; copy to the host first");
   if (call.reduces()) check_reducible(call.type, call.operation);
   check_size(call, "the input", input.bytes, call.input_count(rank(), world()));
   check_size(call, "the output", output.bytes, call.output_count(rank(), world()));
