@@ -148,7 +148,7 @@ struct SendEntry {
   ibv_wr_opcode opcode;
   Phase phase;
   bool signaled, solicited, inline_data, fenced;
-  bool only_ring;  // the kernel refused a direct copy
+  bool only_ring;  // no direct copy: the kernel refused it, or it would have to wait
   bool shared;     // the responder may help (SharedWrite)
   ibv_wc_status status;
   uint32_t immediate, remote_key, sge_count;

@@ -14,6 +14,9 @@ namespace {
 
 /// The longest copy between two looks at anything else: a deregistration waits for at most this.
 constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
+/// A write up to here goes through the ring to a peer that polls, rather than wait until what was sent before
+/// it is executed.
+constexpr uint64_t ring_write_bytes = 32 * 1024;
 /// A write from here on is open to the help of a peer that polls. Below, it is done before the peer would see
 /// it.
 constexpr uint64_t share_from_bytes = 2 * SharedWrite::piece_bytes;
@@ -127,13 +130,17 @@ Step copy_slices(QueuePair& qp, SendEntry& entry) {
   return entry.only_ring || entry.offset == entry.length ? Step::done : Step::blocked;
 }
 
+/// The responder polls, and how payload goes is left to us.
+bool peer_takes_part(const QueuePair& qp) {
+  return qp.outbound->state().responder_asleep.load(std::memory_order_relaxed) == 0 &&
+         qp.context->instance->wire_choice() == WireChoice::automatic && !qp.peer->is_self();
+}
+
 /// Opens a large write of one contiguous source to the help of a responder that polls: it is not asleep.
 void share_write(QueuePair& qp, SendEntry& entry) {
   std::vector<iovec>& pieces = qp.pieces;
-  const bool possible = qp.outbound->state().responder_asleep.load() == 0 &&
-                        qp.context->instance->wire_choice() == WireChoice::automatic && !qp.peer->is_self() &&
-                        qp.peer->can_copy_directly() && entry.length >= share_from_bytes &&
-                        !entry.inline_data;
+  const bool possible = entry.length >= share_from_bytes && peer_takes_part(qp) &&
+                        qp.peer->can_copy_directly() && !entry.inline_data;
   if (!possible || !send_pieces(qp, entry, 0, entry.length, 0, pieces) || pieces.size() != 1) return;
   SharedWrite& write = qp.outbound->state().shared_write;
   write.source.store(reinterpret_cast<uint64_t>(pieces[0].iov_base), std::memory_order_relaxed);
@@ -181,8 +188,12 @@ Step copy_pieces(QueuePair& qp, SendEntry& entry) {
 /// through the ring where the kernel allows no such copy.
 Step step_write(QueuePair& qp, SendEntry& entry, Effort effort) {
   if (effort == Effort::brief && entry.length > brief_bytes) return Step::blocked;
+  if (!entry.only_ring && entry.length > 0 && qp.send_head != qp.send_next) {
+    // What went before is not executed yet.
+    if (entry.length > ring_write_bytes || !peer_takes_part(qp)) return Step::blocked;
+    entry.only_ring = true;
+  }
   if (!entry.only_ring && entry.length > 0) {
-    if (qp.send_head != qp.send_next) return Step::blocked;  // what went before is not executed yet
     if (entry.phase == SendEntry::Phase::queued) share_write(qp, entry);
     entry.phase = SendEntry::Phase::moving;
     if (entry.shared && copy_pieces(qp, entry) == Step::blocked) return Step::blocked;
