@@ -12,6 +12,7 @@ RDMATX_TEST_TIME_SCALE=4                       multiplies every time limit (a sl
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -64,6 +65,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # would inherit that: the tests of Ctrl-C send one.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported so far lives on: the collections before each look for leaks need not go through it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
