@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported so far lives on: the collections before each look for leaks need not go through it."""
+    """What was imported so far lives on: no search for leaks need go through it."""
     gc.collect()
     gc.freeze()
 
