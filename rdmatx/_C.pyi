@@ -706,6 +706,7 @@ class Group(_Closable):
         addresses: Sequence[str],
         timeout: float,
         secret: Any,
+        tuning: Sequence[tuple[str, int, int, str, int]],
     ) -> None: ...
     # What a collective is made of, by name: dtype, op, count, counts, root, algorithm, ...
     def _run(

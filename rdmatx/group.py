@@ -13,7 +13,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from rdmatx import _C, bootstrap
+from rdmatx import _C, bootstrap, tuning
 from rdmatx._C import CollectiveWork
 from rdmatx.context import DEFAULT_TIMEOUT, Context
 from rdmatx.errors import UsageError
@@ -106,7 +106,7 @@ class Group(_C.Group):
     returns a `CollectiveWork`; several may be under way, and are carried out in order, in the
     background while nobody waits. Results are the same bit by bit on all ranks and in every run.
     `algorithm` names one of `_C.collective_algorithms(...)` in place of the one chosen by size
-    (`RDMATX_ALGORITHM` does so for all calls).
+    (`RDMATX_ALGORITHM` does so for all calls; `rdmatx tune` measures which is best for which size).
 
     Raises `PeerLostError` and `TimeoutError`, which name the rank that is missing.
     """
@@ -139,8 +139,18 @@ class Group(_C.Group):
                 listener.address if other == rank else keys.get(f"rank {other}").decode()
                 for other in range(world)
             ]
+            # Rank 0's table is everybody's: ranks have to choose alike.
+            if rank == 0:
+                keys.set("tuning", tuning.to_bytes(tuning.load()))
+            self._tuning = tuning.from_bytes(keys.get("tuning"), "rank 0's table")
             super().__init__(
-                self._context, listener, rank, addresses, timeout, _C.PreparedSecret(secret)
+                self._context,
+                listener,
+                rank,
+                addresses,
+                timeout,
+                _C.PreparedSecret(secret),
+                self._tuning,
             )
         except BaseException:
             if listener is not None:
@@ -407,6 +417,7 @@ class Group(_C.Group):
             group._own_context = None
             group._context = self._context
             group._secret = self._secret
+            group._tuning = self._tuning
             _C.Group.__init__(
                 group,
                 self._context,
@@ -415,6 +426,7 @@ class Group(_C.Group):
                 addresses,
                 seconds,
                 _C.PreparedSecret(self._secret),
+                self._tuning,
             )
             return group
         except BaseException:

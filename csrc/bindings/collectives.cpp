@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,8 @@ namespace {
 
 using Timeout = std::optional<double>;
 using GroupPointer = std::shared_ptr<Group>;
+/// Collective, world, largest number of bytes, algorithm, bytes of a chunk.
+using TuningLine = std::tuple<std::string, int, uint64_t, std::string, uint64_t>;
 
 /// The memory of a buffer of a collective: dense, since elements are reduced where they lie. None is nothing.
 OperationMemory dense_memory_of(py::handle object, Wanted wanted, const char* what) {
@@ -75,8 +78,11 @@ GroupPointer freed_without_gil(GroupPointer group) {
 
 GroupPointer create_group(const std::shared_ptr<Context>& context, const std::shared_ptr<Listener>& listener,
                           int rank, std::vector<std::string> addresses, double timeout,
-                          const PreparedSecret& secret) {
-  GroupSettings settings{rank, std::move(addresses), timeout, secret.secret};
+                          const PreparedSecret& secret, const std::vector<TuningLine>& tuning) {
+  GroupSettings settings{rank, std::move(addresses), timeout, secret.secret, {}};
+  for (const auto& [collective, world, max_bytes, algorithm, chunk_bytes] : tuning)
+    settings.tuning.push_back(
+        {parse_collective(collective), world, max_bytes, parse_algorithm(algorithm), chunk_bytes});
   return freed_without_gil(
       without_gil([&] { return Group::create(context, listener, std::move(settings)); }));
 }
@@ -139,7 +145,7 @@ void bind_collectives(py::module_& module) {
   bind_collective_work(module);
   py::class_<Group, GroupPointer> type(module, "Group");
   type.def(py::init(&create_group), py::arg("context"), py::arg("listener"), py::arg("rank"),
-           py::arg("addresses"), py::arg("timeout"), py::arg("secret"))
+           py::arg("addresses"), py::arg("timeout"), py::arg("secret"), py::arg("tuning"))
       .def(
           "abort", [](Group& self, const std::string& reason) { without_gil([&] { self.abort(reason); }); },
           py::arg("reason"))

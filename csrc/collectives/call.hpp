@@ -87,9 +87,23 @@ static_assert(sizeof(CallRecord) == 32);
 RDMATX_API CallRecord record_of(const Call& call, uint64_t sequence);
 RDMATX_API std::string describe(const CallRecord& record);
 
-/// Fills in the algorithm and the size of chunks where the call leaves them open: RDMATX_ALGORITHM, else by
-/// size and world. Throws UsageError where the algorithm is none of this collective.
-RDMATX_API void choose_algorithm(Call& call, int world);
+/// A line of a table that was measured (`rdmatx tune`): what serves a collective of up to so many bytes (of
+/// the vector, or of the largest block) in a world of this size.
+struct TuningRule {
+  Collective collective = Collective::barrier;
+  int world = 1;
+  uint64_t max_bytes = 0;
+  Algorithm algorithm = Algorithm::direct;
+  uint64_t chunk_bytes = 0;
+};
+/// In ascending order of bytes. Lines of the largest world that is not larger than the group's hold for it.
+using TuningTable = std::vector<TuningRule>;
+
+/// Fills in the algorithm and the size of chunks where the call leaves them open: RDMATX_ALGORITHM, else the
+/// table's, else by size and world. Throws UsageError where the algorithm is none of this collective.
+RDMATX_API void choose_algorithm(Call& call, int world, const TuningTable& table = {});
+/// Throws UsageError where a line names an algorithm that its collective has not.
+RDMATX_API void check_tuning(const TuningTable& table);
 /// Of a call whose algorithm was chosen.
 RDMATX_API Schedule make_schedule(const Call& call, int rank, int world);
 

@@ -76,6 +76,7 @@ const std::shared_ptr<Progress>& CollectiveWork::progress_of_context() const noe
 
 std::shared_ptr<Group> Group::create(std::shared_ptr<Context> context, std::shared_ptr<Listener> listener,
                                      GroupSettings settings) {
+  check_tuning(settings.tuning);
   auto engine = Engine::create(std::move(context), std::move(listener), settings);
   return std::shared_ptr<Group>(new Group(std::move(engine), std::move(settings)));
 }
@@ -130,7 +131,7 @@ std::shared_ptr<const Schedule> Group::schedule_of(const Call& call) {
 CollectiveWork Group::start(Call call, OperationMemory input, OperationMemory output,
                             std::optional<double> timeout, bool in_background) {
   check(call, input, output);
-  choose_algorithm(call, world());
+  choose_algorithm(call, world(), settings_.tuning);
   const double seconds = timeout.value_or(engine_->timeout());
   Deadline{seconds};  // throws where it is no timeout
   if (overlap(input, output) && !is_in_place(call, input, output, rank())) input = copy_of(input);

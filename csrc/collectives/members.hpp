@@ -20,6 +20,8 @@ struct GroupSettings {
   /// Seconds a collective may take where nothing else is said.
   double timeout = 60;
   SharedSecret secret;
+  /// The same on all ranks.
+  TuningTable tuning;
 
   int world() const noexcept { return static_cast<int>(addresses.size()); }
 };

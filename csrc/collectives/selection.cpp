@@ -56,26 +56,45 @@ std::string list_of(Collective collective) {
   return text;
 }
 
+// The first line that is large enough, of the largest world that is not too large; null where there is none.
+const TuningRule* rule_for(const Call& call, uint64_t bytes, int world, const TuningTable& table) noexcept {
+  const TuningRule* found = nullptr;
+  for (const TuningRule& rule : table) {
+    if (rule.collective != call.collective || rule.world > world || bytes > rule.max_bytes) continue;
+    if (!found || rule.world > found->world) found = &rule;
+  }
+  return found;
+}
+
+void check_algorithm(Collective collective, Algorithm algorithm) {
+  if (has(collective, algorithm)) return;
+  throw UsageError(std::string(collective_name(collective)) + " has no algorithm \"" +
+                   algorithm_name(algorithm) + "\": it has " + list_of(collective));
+}
+
 }  // namespace
 
-void choose_algorithm(Call& call, int world) {
-  if (call.chunk_bytes == 0) call.chunk_bytes = default_chunk_bytes;
-  if (call.algorithm != Algorithm::automatic) {
-    if (has(call.collective, call.algorithm)) return;
-    throw UsageError(std::string(collective_name(call.collective)) + " has no algorithm \"" +
-                     algorithm_name(call.algorithm) + "\": it has " + list_of(call.collective));
-  }
-  // The environment speaks for all collectives: it holds for those that have such an algorithm.
-  if (const char* text = std::getenv("RDMATX_ALGORITHM")) {
-    const Algorithm wanted = parse_algorithm(text);
-    if (wanted != Algorithm::automatic && has(call.collective, wanted)) {
-      call.algorithm = wanted;
-      return;
-    }
-  }
+void check_tuning(const TuningTable& table) {
+  for (const TuningRule& rule : table) check_algorithm(rule.collective, rule.algorithm);
+}
+
+void choose_algorithm(Call& call, int world, const TuningTable& table) {
   const uint64_t elements =
       call.counts.empty() ? call.count : *std::max_element(call.counts.begin(), call.counts.end());
-  call.algorithm = best_for(call, elements * element_bytes(call.type), world);
+  const uint64_t bytes = elements * element_bytes(call.type);
+  const TuningRule* rule = rule_for(call, bytes, world, table);
+  if (call.algorithm == Algorithm::automatic) {
+    // The environment speaks for all collectives: it holds for those that have such an algorithm.
+    const char* text = std::getenv("RDMATX_ALGORITHM");
+    const Algorithm wanted = text ? parse_algorithm(text) : Algorithm::automatic;
+    call.algorithm = wanted != Algorithm::automatic && has(call.collective, wanted) ? wanted
+                     : rule                                                         ? rule->algorithm
+                            : best_for(call, bytes, world);
+  }
+  check_algorithm(call.collective, call.algorithm);
+  if (call.chunk_bytes > 0) return;
+  const bool measured = rule && rule->algorithm == call.algorithm && rule->chunk_bytes > 0;
+  call.chunk_bytes = measured ? rule->chunk_bytes : default_chunk_bytes;
 }
 
 }  // namespace rdmatx

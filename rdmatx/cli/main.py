@@ -26,6 +26,7 @@ COMMANDS = {
     "recv": ("rdmatx.cli.recv", "receive files that `rdmatx send` sends"),
     "send": ("rdmatx.cli.send", "send files to a waiting `rdmatx recv`"),
     "bench": ("rdmatx.cli.bench.command", "measure speed, alone or against others"),
+    "tune": ("rdmatx.cli.tune", "measure which algorithm serves which collective here"),
     "lab": ("rdmatx.cli.lab", "run a command in a kernel that has a soft-RoCE device"),
 }
 

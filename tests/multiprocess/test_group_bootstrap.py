@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rdmatx
-from rdmatx import errors
+from rdmatx import errors, tuning
 from rdmatx.bootstrap import TCPStore
 from tests.launch import Rank, launch
 from tests.multiprocess.conftest import PATIENCE
@@ -181,3 +182,25 @@ def test_the_environment_chooses_the_algorithm(provider: str, device_name: str |
     for text in launch(environment_chooses, provider, device_name, ranks=2):
         assert "ring" in text
         assert "direct" in text
+
+
+def tuned(rank: Rank, provider: str, device: str | None, paths: list[str]) -> str:
+    os.environ["RDMATX_TUNING"] = paths[rank.index]
+    try:
+        with make_group(rank, provider, device) as group:
+            return str(total_of_ranks(group))
+    except errors.UsageError as error:
+        return str(error)
+
+
+def test_rank_0s_table_holds_for_all(
+    provider: str, device_name: str | None, tmp_path: Path
+) -> None:
+    names = []
+    for name, algorithm in (("ring", "ring"), ("direct", "direct"), ("wrong", "tree")):
+        names.append(str(tmp_path / name))
+        Path(names[-1]).write_bytes(tuning.to_bytes([("all_reduce", 1, 1 << 62, algorithm, 65536)]))
+    # Were each to choose by its own, they would call different things.
+    assert launch(tuned, provider, device_name, names[:2], ranks=2) == ["3", "3"]
+    (text,) = launch(tuned, provider, device_name, names[2:], ranks=1)
+    assert 'all_reduce has no algorithm "tree"' in text
