@@ -126,14 +126,18 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/buffers.cpp
   csrc/bindings/collectives.cpp
   csrc/bindings/connections.cpp
+  csrc/bindings/device_buffers.cpp
   csrc/bindings/host_buffer.cpp
   csrc/bindings/memory_owners.cpp
   csrc/bindings/devices.cpp
+  csrc/bindings/direct_calls.cpp
   csrc/bindings/verbs_types.cpp
   csrc/bindings/verbs.cpp
   csrc/bindings/queue_pairs.cpp
   csrc/bindings/secret.cpp
+  csrc/bindings/messages.cpp
   csrc/bindings/messaging.cpp
   csrc/bindings/messaging_arguments.cpp
+  csrc/bindings/work.cpp
   csrc/bindings/testing.cpp
 )

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "bindings/device_buffers.hpp"
 #include "bindings/dlpack.hpp"
 #include "bindings/host_buffer.hpp"
 #include "bindings/references.hpp"
@@ -25,6 +26,7 @@ struct Request {
   const char* what;
   Lifetime lifetime;
   Shape shape;
+  Place place;
 
   std::string subject() const { return std::string(what) + " (" + Py_TYPE(object.ptr())->tp_name + ")"; }
 };
@@ -49,9 +51,23 @@ void set_layout(const Request& request, BufferView& view, uint64_t item_bytes,
 }
 
 [[noreturn]] void refuse_accelerator(const Request& request, const std::string& device) {
-  throw UnavailableError(
-      request.subject() + " is memory of an accelerator (" + device +
-      "), which this version of rdmatx does not move. Copy it to the host first (torch: .cpu())");
+  throw UnavailableError(request.subject() + " is memory of an accelerator (" + device +
+                         "), which cannot be used here. Copy it to the host first (torch: .cpu())");
+}
+
+[[noreturn]] void refuse_strided_on_gpu(const Request& request) {
+  throw UsageError(
+      request.subject() +
+      " is not C-contiguous, and the memory of a GPU is moved as it lies: pass a contiguous copy "
+      "(torch: .contiguous(), CuPy: cupy.ascontiguousarray)");
+}
+
+bool is_on_host(int32_t device) {
+  return device == dlpack::cpu || device == dlpack::cuda_host || device == dlpack::rocm_host;
+}
+
+bool is_on_gpu(int32_t device) {
+  return device == dlpack::cuda || device == dlpack::cuda_managed;
 }
 
 /// Takes the first line of the pending Python error's message: torch adds its C++ stack below.
@@ -103,15 +119,18 @@ void set_layout(const Request& request, BufferView& view, const dlpack::Tensor& 
 
 BufferView view_of(const Request& request, const dlpack::Tensor& tensor) {
   const int32_t device = tensor.device.type;
-  if (device != dlpack::cpu && device != dlpack::cuda_host && device != dlpack::rocm_host)
+  const bool on_gpu = is_on_gpu(device);
+  if (!is_on_host(device) && !(on_gpu && request.place == Place::anywhere))
     refuse_accelerator(request, "DLPack device type " + std::to_string(device) + ", number " +
                                     std::to_string(tensor.device.id));
   const bool contiguous = is_contiguous(tensor);
+  if (!contiguous && on_gpu) refuse_strided_on_gpu(request);
   if (!contiguous && request.shape == Shape::dense) refuse_strided(request);
   int64_t elements = 1;
   for (int32_t i = 0; i < tensor.dimensions; ++i) elements *= tensor.shape[i];
   refuse_lazy(request, tensor, elements, contiguous);
   BufferView view;
+  view.on_gpu = on_gpu;
   view.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   const size_t item_bits = size_t{tensor.type.bits} * tensor.type.lanes;
   if (contiguous)
@@ -167,6 +186,12 @@ std::optional<BufferView> from_exchange_api(const Request& request) {
     throw UsageError(request.subject() + " has no plain memory: " + take_error_text());
   BufferView view = view_of(request, tensor);
   view.keepalive = hold_memory(request);
+  if (view.on_gpu && api->current_stream) {
+    void* stream = nullptr;
+    if (api->current_stream(tensor.device.type, tensor.device.id, &stream) != 0)
+      throw py::error_already_set();
+    view.stream = reinterpret_cast<uint64_t>(stream);
+  }
   return view;
 }
 
@@ -175,8 +200,9 @@ std::optional<BufferView> from_torch_methods(const Request& request) {
   const py::handle object = request.object;
   if (!py::hasattr(object, "data_ptr") || !py::hasattr(object, "untyped_storage")) return std::nullopt;
   const std::string device = py::str(object.attr("device").attr("type"));
-  if (device == "cuda") refuse_accelerator(request, "cuda");
-  if (device != "cpu")
+  const bool on_gpu = device == "cuda";
+  if (on_gpu && request.place == Place::host) refuse_accelerator(request, "cuda");
+  if (device != "cpu" && !on_gpu)
     throw UsageError(request.subject() + " has no plain memory: it is on device " + device);
   if (std::string(py::str(object.attr("layout"))) != "torch.strided")
     throw UsageError(request.subject() + " has no plain memory: its layout is " +
@@ -185,9 +211,12 @@ std::optional<BufferView> from_torch_methods(const Request& request) {
     throw UsageError(request.subject() +
                      " is lazily conjugated or negated: pass .resolve_conj().resolve_neg()");
   BufferView view;
+  view.on_gpu = on_gpu;
   view.data = reinterpret_cast<void*>(object.attr("data_ptr")().cast<uintptr_t>());
   if (object.attr("is_contiguous")().cast<bool>()) {
     view.bytes = object.attr("nbytes").cast<size_t>();
+  } else if (on_gpu) {
+    refuse_strided_on_gpu(request);
   } else {
     const auto item_bytes = object.attr("element_size")().cast<uint64_t>();
     auto strides = object.attr("stride")().cast<std::vector<int64_t>>();
@@ -201,17 +230,20 @@ std::optional<BufferView> from_torch_methods(const Request& request) {
 std::optional<BufferView> from_dlpack(const Request& request) {
   const py::handle object = request.object;
   if (!py::hasattr(object, "__dlpack__")) return std::nullopt;
+  py::dict arguments;
   if (py::hasattr(object, "__dlpack_device__")) {
     const auto device = object.attr("__dlpack_device__")().cast<std::pair<int32_t, int32_t>>();
-    if (device.first != dlpack::cpu && device.first != dlpack::cuda_host && device.first != dlpack::rocm_host)
+    const bool on_gpu = is_on_gpu(device.first);
+    if (!is_on_host(device.first) && !(on_gpu && request.place == Place::anywhere))
       refuse_accelerator(request, "DLPack device type " + std::to_string(device.first));
+    if (on_gpu) arguments["stream"] = -1;  // the order is seen to when the transfer begins
   }
   py::object capsule;
   try {
-    capsule = object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+    capsule = object.attr("__dlpack__")(**arguments, py::arg("max_version") = py::make_tuple(1, 0));
   } catch (py::error_already_set& error) {  // a producer older than DLPack 1.0 knows no such argument
     if (!error.matches(PyExc_TypeError)) throw;
-    capsule = object.attr("__dlpack__")();
+    capsule = object.attr("__dlpack__")(**arguments);
   }
   BufferView view;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
@@ -333,7 +365,10 @@ BufferView find_memory(const Request& request) {
   if (auto view = from_exchange_api(request)) return std::move(*view);
   if (auto view = from_buffer_protocol(request)) return std::move(*view);
   if (auto view = from_torch_methods(request)) return std::move(*view);
-  if (py::hasattr(request.object, "__cuda_array_interface__")) refuse_accelerator(request, "cuda");
+  if (py::hasattr(request.object, "__cuda_array_interface__")) {
+    if (request.place == Place::host) refuse_accelerator(request, "cuda");
+    return view_of_cuda_array(request.object, request.subject());
+  }
   if (auto view = from_dlpack(request)) return std::move(*view);
   if (auto view = from_array_interface(request)) return std::move(*view);
   throw UsageError(
@@ -344,10 +379,10 @@ BufferView find_memory(const Request& request) {
 
 }  // namespace
 
-BufferView acquire_buffer(py::handle object, Wanted wanted, const char* what, Lifetime lifetime,
-                          Shape shape) {
+BufferView acquire_buffer(py::handle object, Wanted wanted, const char* what, Lifetime lifetime, Shape shape,
+                          Place place) {
   release_pending_references();
-  const Request request{object, what, lifetime, shape};
+  const Request request{object, what, lifetime, shape, place};
   BufferView view = find_memory(request);
   if (wanted == Wanted::write && view.readonly)
     throw UsageError(

@@ -7,9 +7,12 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/device_buffers.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/messages.hpp"
 #include "bindings/messaging_arguments.hpp"
 #include "bindings/messaging_classes.hpp"
+#include "bindings/work.hpp"
 
 namespace py = pybind11;
 
@@ -48,12 +51,8 @@ py::dict stats_of(Connection& connection) {
     rails.append(std::move(entry));
   }
   result["rails"] = std::move(rails);
+  result["gpus"] = gpu_choices_of(connection);
   return result;
-}
-
-/// What an operation gives: the value of an atomic, else the bytes moved.
-uint64_t result_of(const Work& work) {
-  return is_atomic(work.request().kind()) ? work.request().value() : work.bytes();
 }
 
 void bind_event_watch(py::module_& module) {
@@ -63,43 +62,6 @@ void bind_event_watch(py::module_& module) {
       .def(
           "serve", [](EventWatch& self) { without_gil([&] { self.serve(); }); },
           "Makes progress without waiting, and asks for the next event.");
-}
-
-void bind_work(py::module_& module) {
-  py::class_<Work> type(
-      module, "Work",
-      "An operation that was started. It ends in exactly one state, and holds its buffer till then. "
-      "`await work` waits for it in an asyncio event loop and gives what wait() would; where the awaiting "
-      "task "
-      "is cancelled the operation goes on, and holds its buffer until it ends.");
-  bind_waiting_in_loop(type);
-  type.def("__await__", [](py::object self) { return asynchronous("finished")(self).attr("__await__")(); })
-      .def_property_readonly("_finished", [](const Work& self) { return self.request().finished(); })
-      .def(
-          "wait",
-          [](const Work& self, Timeout timeout) {
-            without_gil([&] { self.wait(timeout); });
-            return result_of(self);
-          },
-          py::arg("timeout") = py::none(),
-          "Waits for the end and returns the bytes moved (of a receive, those that came), or what an atomic "
-          "found. Raises what made the operation fail, and TimeoutError where it is not done within "
-          "`timeout` "
-          "seconds (none: the context's default); then it goes on and can be waited for again.")
-      .def(
-          "done", [](const Work& self) { return without_gil([&] { return self.done(); }); },
-          "Whether it has ended, well or not. Looks once and never waits.")
-      .def_property_readonly(
-          "nbytes", &Work::bytes,
-          "The bytes moved; of a receive, those that came. Raises UsageError while the operation is pending, "
-          "and what made it fail.")
-      .def_property_readonly(
-          "tag",
-          [](const Work& self) {
-            self.bytes();  // throws while it is pending
-            return self.request().tag();
-          },
-          "The tag of the message that was sent or received: of a receive of any tag, the one that came.");
 }
 
 void bind_waiting_message(py::module_& module) {
@@ -112,52 +74,8 @@ void bind_waiting_message(py::module_& module) {
       });
 }
 
-void bind_sends(ConnectionClass& type) {
+void bind_probes(ConnectionClass& type) {
   type.def(
-          "send",
-          [](Connection& self, py::handle buffer, py::handle tag, Timeout timeout) {
-            OperationMemory memory = memory_of(buffer, Wanted::read, "buffer");
-            const uint64_t number = unsigned_of(tag, "tag");
-            without_gil([&] { self.send(std::move(memory), number, timeout); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0, py::arg("timeout") = py::none(),
-          "Sends the bytes of a buffer and returns once it may be used again: up to 8 KiB at once, more when "
-          "the peer has received them. Messages of one tag arrive in order. A message larger than the peer's "
-          "receive raises SizeMismatchError on both sides, and the connection goes on; where the send had "
-          "returned already, the next send raises it.")
-      .def(
-          "isend",
-          [](const ConnectionPointer& self, py::handle buffer, py::handle tag) {
-            OperationMemory memory = memory_of(buffer, Wanted::read, "buffer");
-            const uint64_t number = unsigned_of(tag, "tag");
-            return without_gil([&] { return Work(self, self->isend(std::move(memory), number)); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0,
-          "Starts a send; the buffer must not change until it is done.");
-}
-
-void bind_receives(ConnectionClass& type) {
-  type.def(
-          "recv",
-          [](Connection& self, py::handle buffer, py::handle tag, Timeout timeout) {
-            OperationMemory memory = memory_of(buffer, Wanted::write, "buffer");
-            const TagChoice choice = tag_choice_of(tag);
-            return without_gil([&] { return self.receive(std::move(memory), choice, timeout); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0, py::arg("timeout") = py::none(),
-          "Receives the next message of this tag (None: of any tag) into a buffer of at least its size, and "
-          "returns its bytes. On TimeoutError the receive is withdrawn where its message has not begun to "
-          "arrive.")
-      .def(
-          "irecv",
-          [](const ConnectionPointer& self, py::handle buffer, py::handle tag) {
-            OperationMemory memory = memory_of(buffer, Wanted::write, "buffer");
-            const TagChoice choice = tag_choice_of(tag);
-            return without_gil([&] { return Work(self, self->ireceive(std::move(memory), choice)); });
-          },
-          py::arg("buffer"), py::arg("tag") = 0,
-          "Starts a receive of this tag (None: of any tag; Work.tag tells which came).")
-      .def(
           "probe",
           [](Connection& self, py::handle tag, Timeout timeout) {
             const TagChoice choice = tag_choice_of(tag);
@@ -177,8 +95,8 @@ void bind_receives(ConnectionClass& type) {
 
 void bind_writes(ConnectionClass& type) {
   const auto start = [](Connection& self, py::handle src, py::handle key, py::handle offset,
-                        py::handle notify) {
-    OperationMemory memory = memory_of(src, Wanted::read, "src");
+                        py::handle notify, py::handle stream) {
+    OperationMemory memory = memory_of(src, Wanted::read, "src", stream);
     const RemoteKey& there = key_argument(key);
     const uint64_t at = unsigned_of(offset, "offset");
     const auto immediate = notification_of(notify);
@@ -187,12 +105,12 @@ void bind_writes(ConnectionClass& type) {
   type.def(
           "write",
           [start](Connection& self, py::handle src, py::handle key, py::handle offset, py::handle notify,
-                  Timeout timeout) {
-            const RequestPointer request = start(self, src, key, offset, notify);
+                  Timeout timeout, py::handle stream) {
+            const RequestPointer request = start(self, src, key, offset, notify, stream);
             without_gil([&] { self.wait(request, timeout); });
           },
           py::arg("src"), py::arg("key"), py::arg("offset") = 0, py::arg("notify") = py::none(),
-          py::arg("timeout") = py::none(),
+          py::arg("timeout") = py::none(), py::arg("stream") = py::none(),
           "Writes a buffer or region into the peer's region, `offset` bytes from its start, and returns when "
           "the bytes are there; the peer takes no part. `notify`, 32 bits, is what the peer's "
           "next_notification() then returns. Raises UsageError where the key does not allow it or the bytes "
@@ -200,58 +118,66 @@ void bind_writes(ConnectionClass& type) {
       .def(
           "iwrite",
           [start](const ConnectionPointer& self, py::handle src, py::handle key, py::handle offset,
-                  py::handle notify) { return Work(self, start(*self, src, key, offset, notify)); },
+                  py::handle notify, py::handle stream) {
+            return work_object({self, start(*self, src, key, offset, notify, stream)});
+          },
           py::arg("src"), py::arg("key"), py::arg("offset") = 0, py::arg("notify") = py::none(),
+          py::arg("stream") = py::none(),
           "Starts a write. Started writes may end in any order; wait for one, or flush(), before telling the "
           "peer of it, or have it told by `notify`.");
 }
 
 void bind_write_many(ConnectionClass& type) {
-  const auto start = [](Connection& self, py::handle blocks, py::handle notify) {
-    std::vector<Connection::Block> list = blocks_of(blocks);
+  const auto start = [](Connection& self, py::handle blocks, py::handle notify, py::handle stream) {
+    std::vector<Connection::Block> list = blocks_of(blocks, stream);
     const auto immediate = notification_of(notify);
     return without_gil([&] { return self.write_many(std::move(list), immediate); });
   };
   type.def(
           "write_many",
-          [start](Connection& self, py::handle blocks, py::handle notify, Timeout timeout) {
-            const RequestPointer request = start(self, blocks, notify);
+          [start](Connection& self, py::handle blocks, py::handle notify, Timeout timeout,
+                  py::handle stream) {
+            const RequestPointer request = start(self, blocks, notify, stream);
             without_gil([&] { self.wait(request, timeout); });
           },
           py::arg("blocks"), py::arg("notify") = py::none(), py::arg("timeout") = py::none(),
+          py::arg("stream") = py::none(),
           "Writes many blocks, [(src, key, offset), ...], in one operation: they are posted together and one "
           "completion tells that all are there, then `notify` is told. Raises as write() does, naming the "
           "block, and then nothing is written.")
       .def(
           "iwrite_many",
-          [start](const ConnectionPointer& self, py::handle blocks, py::handle notify) {
-            return Work(self, start(*self, blocks, notify));
+          [start](const ConnectionPointer& self, py::handle blocks, py::handle notify, py::handle stream) {
+            return work_object({self, start(*self, blocks, notify, stream)});
           },
-          py::arg("blocks"), py::arg("notify") = py::none(), "Starts it.");
+          py::arg("blocks"), py::arg("notify") = py::none(), py::arg("stream") = py::none(), "Starts it.");
 }
 
 void bind_reads(ConnectionClass& type) {
-  const auto start = [](Connection& self, py::handle dst, py::handle key, py::handle offset) {
-    OperationMemory memory = memory_of(dst, Wanted::write, "dst");
+  const auto start = [](Connection& self, py::handle dst, py::handle key, py::handle offset,
+                        py::handle stream) {
+    OperationMemory memory = memory_of(dst, Wanted::write, "dst", stream);
     const RemoteKey& there = key_argument(key);
     const uint64_t at = unsigned_of(offset, "offset");
     return without_gil([&] { return self.read(std::move(memory), there, at); });
   };
   type.def(
           "read",
-          [start](Connection& self, py::handle dst, py::handle key, py::handle offset, Timeout timeout) {
-            const RequestPointer request = start(self, dst, key, offset);
+          [start](Connection& self, py::handle dst, py::handle key, py::handle offset, Timeout timeout,
+                  py::handle stream) {
+            const RequestPointer request = start(self, dst, key, offset, stream);
             without_gil([&] { self.wait(request, timeout); });
           },
           py::arg("dst"), py::arg("key"), py::arg("offset") = 0, py::arg("timeout") = py::none(),
+          py::arg("stream") = py::none(),
           "Reads as many bytes as the buffer or region has from the peer's region, `offset` bytes from its "
           "start. Raises as write() does.")
       .def(
           "iread",
-          [start](const ConnectionPointer& self, py::handle dst, py::handle key, py::handle offset) {
-            return Work(self, start(*self, dst, key, offset));
-          },
-          py::arg("dst"), py::arg("key"), py::arg("offset") = 0, "Starts a read.");
+          [start](const ConnectionPointer& self, py::handle dst, py::handle key, py::handle offset,
+                  py::handle stream) { return work_object({self, start(*self, dst, key, offset, stream)}); },
+          py::arg("dst"), py::arg("key"), py::arg("offset") = 0, py::arg("stream") = py::none(),
+          "Starts a read.");
 }
 
 void bind_fetch_add(ConnectionClass& type) {
@@ -275,7 +201,7 @@ void bind_fetch_add(ConnectionClass& type) {
       .def(
           "ifetch_add",
           [start](const ConnectionPointer& self, py::handle key, py::handle offset, py::handle value) {
-            return Work(self, start(*self, key, offset, value));
+            return work_object({self, start(*self, key, offset, value)});
           },
           py::arg("key"), py::arg("offset"), py::arg("value"), "Starts it; Work.wait() returns the value.");
 }
@@ -305,7 +231,9 @@ void bind_compare_swap(ConnectionClass& type) {
       .def(
           "icompare_swap",
           [start](const ConnectionPointer& self, py::handle key, py::handle offset, py::handle expected,
-                  py::handle desired) { return Work(self, start(*self, key, offset, expected, desired)); },
+                  py::handle desired) {
+            return work_object({self, start(*self, key, offset, expected, desired)});
+          },
           py::arg("key"), py::arg("offset"), py::arg("expected"), py::arg("desired"),
           "Starts it; Work.wait() returns the value.");
 }
@@ -359,8 +287,8 @@ void bind_connections(py::module_& module) {
       "context's default, math.inf is no limit. After a failure every pending operation and every later call "
       "raises that failure; Context.connect() opens a new connection.");
   bind_waiting_in_loop(type);
-  bind_sends(type);
-  bind_receives(type);
+  bind_messages(type);
+  bind_probes(type);
   bind_writes(type);
   bind_write_many(type);
   bind_reads(type);

@@ -6,7 +6,7 @@
 
 namespace rdmatx::bindings::dlpack {
 
-enum DeviceType : int32_t { cpu = 1, cuda = 2, cuda_host = 3, rocm_host = 11 };
+enum DeviceType : int32_t { cpu = 1, cuda = 2, cuda_host = 3, rocm_host = 11, cuda_managed = 13 };
 enum TypeCode : uint8_t { code_uint = 1, code_complex = 5 };
 
 struct Device {
@@ -63,7 +63,8 @@ struct ExchangeApi {
   /// Fills `tensor` with what `object` (a PyObject*) has; nothing is owned. Non-zero with a Python error set.
   /// May be null.
   int (*tensor_from_object)(void* object, Tensor* tensor);
-  void* current_stream;
+  /// The stream that the framework works in on this device. Non-zero with a Python error set. May be null.
+  int (*current_stream)(int32_t device_type, int32_t device_number, void** stream);
 };
 
 }  // namespace rdmatx::bindings::dlpack

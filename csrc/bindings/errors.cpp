@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/direct_calls.hpp"
 
 namespace py = pybind11;
 
@@ -61,6 +62,26 @@ void translate(std::exception_ptr pending) {
 }
 
 }  // namespace
+
+void raise_current_exception() noexcept {
+  try {
+    try {
+      translate(std::current_exception());
+    } catch (const py::builtin_exception& error) {
+      error.set_error();
+    } catch (const std::bad_alloc&) {
+      PyErr_NoMemory();
+    } catch (const py::error_already_set&) {
+      throw;
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (...) {
+    PyErr_SetString(PyExc_RuntimeError, "an exception of unknown type");
+  }
+}
 
 void bind_errors(py::module_&) {
   py::register_local_exception_translator(&translate);

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/buffers.hpp"
+#include "bindings/device_buffers.hpp"
 #include "bindings/dlpack.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/references.hpp"
@@ -148,6 +149,7 @@ void bind_buffers(py::module_& module) {
 #endif
   host_buffer_type = reinterpret_cast<PyTypeObject*>(type.ptr());
 
+  bind_device_buffers(module);
   module.def(
       "buffer_info",
       [](const py::object& buffer, bool writable) {
@@ -162,6 +164,7 @@ void bind_buffers(py::module_& module) {
         without_gil([] {
           trim_host_buffers();
           trim_staging();
+          trim_pinned();
         });
       },
       "Gives memory that is kept for later buffers back to the system.");

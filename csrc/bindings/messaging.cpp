@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/device_buffers.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/messaging_arguments.hpp"
 #include "bindings/messaging_classes.hpp"
@@ -154,12 +155,14 @@ py::dict context_stats(const Context& context) {
 void bind_context(py::module_& module) {
   py::class_<Context, std::shared_ptr<Context>> type(module, "Context");
   type.def(py::init([](const std::vector<std::string>& devices, const std::string& provider, double timeout,
-                       bool verify) {
+                       bool verify, const std::string& gpu_direct) {
              const Provider chosen = parse_provider(provider);
-             return freed_without_gil(
-                 without_gil([&] { return std::make_shared<Context>(devices, chosen, timeout, verify); }));
+             const GpuDirect direct = parse_gpu_direct(gpu_direct);
+             return freed_without_gil(without_gil(
+                 [&] { return std::make_shared<Context>(devices, chosen, timeout, verify, direct); }));
            }),
-           py::arg("devices"), py::arg("provider"), py::arg("timeout"), py::arg("verify"))
+           py::arg("devices"), py::arg("provider"), py::arg("timeout"), py::arg("verify"),
+           py::arg("gpu_direct") = "auto")
       .def(
           "listen",
           [](Context& self, const std::string& address, const PreparedSecret& secret) {
@@ -177,11 +180,13 @@ void bind_context(py::module_& module) {
           "register",
           [](Context& self, py::handle buffer, const std::string& access) {
             const uint16_t wanted = parse_access(access);
-            BufferView view = acquire_buffer(buffer, Wanted::read, "buffer", Lifetime::registration);
-            return without_gil([&] {
-              return self.register_memory({view.data, view.bytes, std::move(view.keepalive), {}},
-                                          view.readonly, wanted);
-            });
+            BufferView view = acquire_buffer(buffer, Wanted::read, "buffer", Lifetime::registration,
+                                             Shape::dense, Place::anywhere);
+            const bool readonly = view.readonly;
+            OperationMemory memory =
+                view.on_gpu ? memory_on_gpu(std::move(view), {})
+                            : OperationMemory{view.data, view.bytes, std::move(view.keepalive), {}};
+            return without_gil([&] { return self.register_memory(std::move(memory), readonly, wanted); });
           },
           py::arg("buffer"), py::arg("access"))
       .def("describe", &Context::describe)

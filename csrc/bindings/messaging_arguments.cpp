@@ -1,6 +1,7 @@
 #include "bindings/messaging_arguments.hpp"
 
 #include "base/error.hpp"
+#include "bindings/device_buffers.hpp"
 #include "bindings/memory_owners.hpp"
 
 namespace py = pybind11;
@@ -9,12 +10,18 @@ namespace rdmatx::bindings {
 namespace {
 
 OperationMemory memory_of_region(const Region& region, void* data, uint64_t bytes, Wanted wanted,
-                                 const char* what) {
+                                 const char* what, py::handle stream) {
   if (wanted == Wanted::write && region.readonly())
     throw UsageError(std::string(what) +
                      ": this region is of read-only memory, which nothing may be read into");
   // The registration holds the memory: no need to hold the Python object too.
-  return {data, bytes, {}, region.registration(), {}, {}};
+  OperationMemory memory{data, bytes, {}, region.registration(), {}, {}};
+  if (region.device())
+    memory.device = part_of_device_memory(*region.device(), data, bytes,
+                                          stream ? stream_of(stream) : current_stream(region.device()->gpu));
+  else if (stream)
+    refuse_stream(what);
+  return memory;
 }
 
 }  // namespace
@@ -26,17 +33,21 @@ RegionPart part_of(const std::shared_ptr<Region>& region, const py::slice& slice
   return {region, static_cast<std::byte*>(region->data()) + start, length};
 }
 
-OperationMemory memory_of(py::handle object, Wanted wanted, const char* what) {
+OperationMemory memory_of(py::handle object, Wanted wanted, const char* what, py::handle stream) {
+  if (stream && stream.is_none()) stream = {};
   // The types of our own first: looking at them costs nothing.
   if (py::isinstance<Region>(object)) {
     const auto& region = object.cast<const Region&>();
-    return memory_of_region(region, region.data(), region.bytes(), wanted, what);
+    return memory_of_region(region, region.data(), region.bytes(), wanted, what, stream);
   }
   if (py::isinstance<RegionPart>(object)) {
     const auto& part = object.cast<const RegionPart&>();
-    return memory_of_region(*part.region, part.data, part.bytes, wanted, what);
+    return memory_of_region(*part.region, part.data, part.bytes, wanted, what, stream);
   }
-  BufferView view = acquire_buffer(object, wanted, what, Lifetime::operation, Shape::strided);
+  BufferView view =
+      acquire_buffer(object, wanted, what, Lifetime::operation, Shape::strided, Place::anywhere);
+  if (view.on_gpu) return memory_on_gpu(std::move(view), stream);
+  if (stream) refuse_stream(what);
   OperationMemory memory{view.data, view.bytes, std::move(view.keepalive), {}, std::move(view.layout), {}};
   // Eager messages are not registered.
   if (memory.bytes > ProtocolSizes::eager_bytes && RegistrationCache::any_enabled()) {
@@ -77,7 +88,7 @@ const RemoteKey& key_argument(py::handle object) {
                    "where it came as bytes");
 }
 
-std::vector<Connection::Block> blocks_of(py::handle object) {
+std::vector<Connection::Block> blocks_of(py::handle object, py::handle stream) {
   std::vector<Connection::Block> blocks;
   for (const py::handle item : py::iter(object)) {
     const std::string what = "blocks[" + std::to_string(blocks.size()) + "]";
@@ -88,7 +99,7 @@ std::vector<Connection::Block> blocks_of(py::handle object) {
     const py::object key = block[1];
     uint64_t offset = 0;
     if (block.size() == 3) offset = unsigned_of(py::object(block[2]), "offset");
-    blocks.push_back({memory_of(src, Wanted::read, what.c_str()), key_argument(key), offset});
+    blocks.push_back({memory_of(src, Wanted::read, what.c_str(), stream), key_argument(key), offset});
   }
   return blocks;
 }

@@ -24,15 +24,23 @@ inline pybind11::object asynchronous(const char* name) {
   return pybind11::module_::import("rdmatx.asynchronous").attr(name);
 }
 
+/// Equal for what waits on the same context.
+template <typename T>
+uintptr_t progress_id(const T& subject) {
+  return reinterpret_cast<uintptr_t>(subject.progress_of_context().get());
+}
+
+template <typename T>
+std::unique_ptr<EventWatch> watch_events(const T& subject) {
+  return std::make_unique<EventWatch>(subject.progress_of_context());
+}
+
 /// What rdmatx.asynchronous needs to wait for things of this class: which waits belong together, and a watch.
 template <typename Class>
 void bind_waiting_in_loop(Class& type) {
   using T = typename Class::type;
-  type.def_property_readonly(
-          "_progress_id",
-          [](const T& self) { return reinterpret_cast<uintptr_t>(self.progress_of_context().get()); })
-      .def("_watch_events",
-           [](const T& self) { return std::make_unique<EventWatch>(self.progress_of_context()); });
+  type.def_property_readonly("_progress_id", [](const T& self) { return progress_id(self); })
+      .def("_watch_events", [](const T& self) { return watch_events(self); });
 }
 
 }  // namespace rdmatx::bindings

@@ -24,6 +24,8 @@ struct Reference {
   }
 };
 
+thread_local bool deferring = false;
+
 class PendingReferences {
  public:
   /// Takes a reference that its last user gave up on some thread.
@@ -31,11 +33,11 @@ class PendingReferences {
     {
       std::lock_guard lock(mutex_);
       if (stopped_) return;  // left to the end of the process
-      if (!PyGILState_Check()) {
+      if (deferring || !PyGILState_Check()) {
         waiting_.push_back(reference);
         count_.store(waiting_.size(), std::memory_order_release);
         // Has the main thread drop it soon; where its queue is full, the next call into the extension does.
-        if (waiting_.size() == 1) Py_AddPendingCall(&run, nullptr);
+        if (waiting_.size() == 1 && !deferring) Py_AddPendingCall(&run, nullptr);
         return;
       }
     }
@@ -98,6 +100,16 @@ std::shared_ptr<void> hold_export(const Py_buffer& view) {
 
 void release_pending_references() {
   pending().release();
+}
+
+ReleasesDeferred::ReleasesDeferred() noexcept {
+  release_pending_references();
+  deferring = true;
+}
+
+ReleasesDeferred::~ReleasesDeferred() {
+  deferring = false;
+  release_pending_references();
 }
 
 void stop_releasing_references() {

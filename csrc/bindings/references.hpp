@@ -20,6 +20,16 @@ std::shared_ptr<void> hold_export(const Py_buffer& view);
 /// Drops the references that other threads gave up meanwhile. Needs the GIL. Cheap where there are none.
 void release_pending_references();
 
+/// While it lives, references that this thread gives up are kept, though it has the GIL, and dropped when it
+/// ends: for calls that take a lock, under which no Python code may run.
+class ReleasesDeferred {
+ public:
+  ReleasesDeferred() noexcept;
+  ~ReleasesDeferred();
+  ReleasesDeferred(const ReleasesDeferred&) = delete;
+  ReleasesDeferred& operator=(const ReleasesDeferred&) = delete;
+};
+
 /// From now on nothing is dropped any more: the first step of the interpreter's exit.
 void stop_releasing_references();
 

@@ -1,5 +1,6 @@
 #include "messaging/connection.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
@@ -8,6 +9,8 @@
 namespace rdmatx {
 
 namespace {
+
+constexpr Access receiving_access = Access::local_write | Access::remote_write;
 
 std::vector<Path> paths_of(const std::vector<Lane>& lanes) {
   std::vector<Path> paths;
@@ -68,6 +71,60 @@ std::shared_ptr<const RailDomainList> Connection::usable_domains() {
   return domains_;
 }
 
+// Registrations take long, and so does the checksum of a large message.
+bool Connection::starts_quickly(const OperationMemory& memory, Access access) const {
+  if (memory.layout || memory.device) return false;
+  if (Exchange::is_eager(memory.bytes)) return true;
+  if (!memory.region || verify_) return false;
+  return std::all_of(memory.region->begin(), memory.region->end(),
+                     [&](const auto& region) { return has_access(region->access(), access); });
+}
+
+bool Connection::try_send(OperationMemory& memory, uint64_t tag) {
+  check_usable();
+  if (memory.layout || memory.device || !Exchange::is_eager(memory.bytes) || !mutex_.try_lock()) return false;
+  const CallerLock lock(*this, std::adopt_lock);
+  return send_at_once(memory, tag);
+}
+
+bool Connection::send_at_once(const OperationMemory& memory, uint64_t tag) {
+  check_open();
+  exchange_.check_late_refusal();
+  bool sent = false;
+  guarded([&] { sent = exchange_.try_send(tag, memory.data, memory.bytes); });
+  return sent;
+}
+
+std::shared_ptr<Request> Connection::try_isend(OperationMemory& memory, uint64_t tag) {
+  check_usable();
+  if (!starts_quickly(memory, Access::none) || !mutex_.try_lock()) return nullptr;
+  const CallerLock lock(*this, std::adopt_lock);
+  if (Exchange::is_eager(memory.bytes)) {
+    if (!send_at_once(memory, tag)) return nullptr;
+    auto request = make_request(RequestKind::send, tag, OperationMemory{nullptr, memory.bytes});
+    request->succeed(memory.bytes);
+    return request;
+  }
+  check_open();
+  exchange_.check_late_refusal();
+  auto request = make_request(RequestKind::send, tag, std::move(memory));
+  request->register_memory(*domains_, Access::none, limits_);
+  guarded([&] { exchange_.send(request); });
+  return request;
+}
+
+std::shared_ptr<Request> Connection::try_ireceive(OperationMemory& memory, TagChoice tag) {
+  check_usable();
+  if (!starts_quickly(memory, receiving_access) || !mutex_.try_lock()) return nullptr;
+  const CallerLock lock(*this, std::adopt_lock);
+  if (state_ != State::peer_closed || !exchange_.waiting_message(tag)) check_open();
+  auto request = make_request(RequestKind::receive, tag, std::move(memory));
+  if (!Exchange::is_eager(request->capacity()))
+    request->register_memory(*domains_, receiving_access, limits_);
+  guarded([&] { exchange_.receive(request); });
+  return request;
+}
+
 std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t tag) {
   std::shared_ptr<DeviceOperation> device;
   prepare(memory, Access::none, device);
@@ -91,7 +148,7 @@ std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, TagCh
   auto request = make_request(RequestKind::receive, tag, std::move(memory));
   request->set_device(std::move(device));
   if (!Exchange::is_eager(request->capacity()))
-    request->register_memory(*usable_domains(), Access::local_write | Access::remote_write, limits_);
+    request->register_memory(*usable_domains(), receiving_access, limits_);
   const CallerLock lock(*this);
   if (state_ != State::peer_closed || !exchange_.waiting_message(tag)) check_open();
   guarded([&] { exchange_.receive(request); });
@@ -102,11 +159,7 @@ void Connection::send(OperationMemory memory, uint64_t tag, std::optional<double
   check_usable();
   if (Exchange::is_eager(memory.bytes) && !memory.layout && !memory.device) {
     const CallerLock lock(*this);
-    check_open();
-    exchange_.check_late_refusal();
-    bool sent = false;
-    guarded([&] { sent = exchange_.try_send(tag, memory.data, memory.bytes); });
-    if (sent) return;
+    if (send_at_once(memory, tag)) return;
   }
   const Deadline deadline = waiting_.deadline(timeout);
   finish(start_send(std::move(memory), tag), deadline, true);

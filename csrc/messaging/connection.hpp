@@ -75,6 +75,13 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   uint64_t receive(OperationMemory memory, TagChoice tag, std::optional<double> timeout);
   std::shared_ptr<Request> isend(OperationMemory memory, uint64_t tag);
   std::shared_ptr<Request> ireceive(OperationMemory memory, TagChoice tag);
+
+  // The same for callers that hold a lock of their own meanwhile (the GIL): false or null, with `memory` as
+  // it was, where that might wait for another thread or take long.
+  bool try_send(OperationMemory& memory, uint64_t tag);
+  std::shared_ptr<Request> try_isend(OperationMemory& memory, uint64_t tag);
+  std::shared_ptr<Request> try_ireceive(OperationMemory& memory, TagChoice tag);
+
   /// The message that a receive of this tag would get, once there is one; it stays where it is.
   WaitingMessage probe(TagChoice tag, std::optional<double> timeout);
   /// The same, if there is one now.
@@ -146,6 +153,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
       connection_.mutex_.lock();
       connection_.callers_.fetch_sub(1, std::memory_order_relaxed);
     }
+    CallerLock(Connection& connection, std::adopt_lock_t) : connection_(connection) {}
     ~CallerLock() { connection_.mutex_.unlock(); }
     CallerLock(const CallerLock&) = delete;
     CallerLock& operator=(const CallerLock&) = delete;
@@ -157,6 +165,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   Connection(const ContextResources& resources, ConnectionParts parts);
 
   void check_usable() const;
+  bool starts_quickly(const OperationMemory& memory, Access access) const;
   std::shared_ptr<Request> start_send(OperationMemory memory, uint64_t tag);
   std::shared_ptr<Request> start_receive(OperationMemory memory, TagChoice tag);
   std::shared_ptr<Request> start_one_sided(std::shared_ptr<Request> request);
@@ -192,6 +201,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
 
   // Under the lock.
   void check_open() const;
+  bool send_at_once(const OperationMemory& memory, uint64_t tag);
   std::optional<uint32_t> look_for_notification();
   bool poll();
   size_t poll_lane(size_t index);
@@ -277,6 +287,8 @@ class RDMATX_API Work {
       : connection_(std::move(connection)), request_(std::move(request)) {}
   /// Throws what made it fail; TimeoutError where it is still pending then, and it goes on.
   void wait(std::optional<double> timeout) const { connection_->wait(request_, timeout); }
+  /// Whether it is known to have ended; looks at nothing else, and so costs nothing.
+  bool finished() const noexcept { return request_->finished(); }
   bool done() const { return connection_->done(*request_); }
   /// Bytes moved; of a receive, what came. Throws UsageError while it is pending, or what made it fail.
   uint64_t bytes() const;

@@ -95,8 +95,15 @@ def declared_parameters(node: ast.FunctionDef) -> list[str]:
 
 
 def actual_parameters(function: Callable[..., Any]) -> list[str]:
-    """The same of the extension. It tells its signatures to whoever calls with an argument it does not
+    """The same of the extension. Its methods that CPython calls directly have their signature in their
+    docstring, where inspect finds it; the others tell theirs to whoever calls with an argument it does not
     have."""
+    if getattr(function, "__text_signature__", None) and not inspect.isclass(function):
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        return [
+            parameter.name + "=" * (parameter.default is not parameter.empty)
+            for parameter in parameters
+        ]
     with pytest.raises(TypeError) as caught:
         function(**{"no such parameter": None})
     signature = re.search(r"^    1\. [\w.]*\((.*)\)(?: -> .*)?$", str(caught.value), re.MULTILINE)
