@@ -10,6 +10,7 @@ with rdmatx.Context() as ctx, ctx.listen("127.0.0.1:0") as listener:
 from __future__ import annotations
 
 import atexit
+import os
 import random
 import time
 import weakref
@@ -59,6 +60,11 @@ class Context(_C.Context):
     connection of which at least one side asks for it; a damaged message ends the connection with
     `CompletionError`.
 
+    `gpu_direct` says whether devices are to reach the memory of GPUs themselves: "auto" where they
+    can, else through the host's memory, with one warning that says why; "require" raises
+    `UnavailableError` instead; "off" never. Without it, `RDMATX_GPU_DIRECT`, else "auto".
+    `describe()` shows the way that was taken.
+
     Closing it closes what was made from it; it is also closed when the interpreter ends. A
     process that was forked from one with a context opens its own.
 
@@ -75,6 +81,7 @@ class Context(_C.Context):
         gpu: int | str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         verify: bool = False,
+        gpu_direct: str | None = None,
     ) -> None:
         if device is not None and devices is not None:
             raise UsageError("give device= or devices=, not both")
@@ -85,7 +92,9 @@ class Context(_C.Context):
             from rdmatx.topology import rails_for
 
             names = rails_for(gpu, provider)
-        super().__init__(names, provider, timeout, verify)
+        if gpu_direct is None:
+            gpu_direct = os.environ.get("RDMATX_GPU_DIRECT") or "auto"
+        super().__init__(names, provider, timeout, verify, gpu_direct)
         _open.add(self)
 
     def listen(self, address: str = "127.0.0.1:0", secret: str | bytes | None = None) -> Listener:

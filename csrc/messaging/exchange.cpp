@@ -74,10 +74,13 @@ std::optional<WaitingMessage> Exchange::waiting_message(TagChoice tag) {
 }
 
 bool Exchange::withdraw(const std::shared_ptr<Request>& request) {
-  if (request->kind() == RequestKind::receive)
-    return gated_receives_.erase_if([&](const auto& waiting) { return waiting == request; }) > 0 ||
-           matcher_.withdraw(request->choice(), request);
-  return data_.erase_if([&](const auto& waiting) { return waiting == request; }) > 0;
+  const auto same = [&](const auto& waiting) { return waiting == request; };
+  const bool withdrawn =
+      request->kind() == RequestKind::receive
+          ? gated_receives_.erase_if(same) > 0 || matcher_.withdraw(request->choice(), request)
+          : data_.erase_if(same) > 0;
+  if (withdrawn) std::erase_if(gpu_requests_, same);
+  return withdrawn;
 }
 
 void Exchange::post(MessageHeader header, const void* payload, size_t payload_bytes,

@@ -9,12 +9,18 @@
 namespace rdmatx {
 
 // Of each kind those that were started later stay behind, so that their order is that of the calls. Where the
-// work in the stream failed, so does the operation.
+// work in the stream failed, so does the operation. Kept in view is what a GPU still has to do something for:
+// not a receive whose message has not come.
 void Exchange::look_at_gpu() {
   fail_hopeless();
-  begin_ready();
   finish_landed();
-  std::erase_if(gpu_requests_, [](const auto& request) { return request->finished(); });
+  const auto waits_no_more = [&](const std::shared_ptr<Request>& request) {
+    if (request->finished()) return true;
+    const bool lands = std::find(landing_.begin(), landing_.end(), request) != landing_.end();
+    return !lands && request->ready() && request->device()->ready_bytes() == UINT64_MAX;
+  };
+  std::erase_if(gpu_requests_, waits_no_more);
+  begin_ready();  // after that: what became ready in between is looked at once more
 }
 
 void Exchange::fail_hopeless() {
@@ -76,6 +82,7 @@ void Exchange::land(const std::shared_ptr<Request>& request, uint64_t bytes) {
   }
   landing_.push_back(request);
   finish_landed();
+  if (!request->finished()) gpu_requests_.push_back(request);
 }
 
 }  // namespace rdmatx

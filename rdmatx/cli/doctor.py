@@ -9,6 +9,7 @@ from typing import Any
 from rdmatx.cli import checks
 from rdmatx.cli.checks import Check
 from rdmatx.cli.devices import say_it_here_only
+from rdmatx.cli.gpu_checks import check_gpus
 from rdmatx.cli.options import add_json_option
 from rdmatx.cli.output import emit, say
 
@@ -27,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Prints what was found; returns 0 where a device can be used."""
     say_it_here_only()
-    findings = [*_check_system(), *_check_process(), _check_lab()]
+    findings = [*_check_system(), *check_gpus(), *_check_process(), _check_lab()]
     choice = _choose()
     if arguments.json:
         emit(

@@ -127,7 +127,9 @@ Result release(Pointer pointer) {
   if (found == memory().allocations.end() || found->second.mapped) return invalid_value;
   // Its pages lose what was in them: what reads them later is seen.
   std::memset(found->second.block->alias + found->second.offset, 0xdd, found->second.bytes);
+  const int gpu = found->second.block->gpu;
   memory().allocations.erase(found);
+  if (auto& block = memory().shared[gpu]; block.use_count() == 1) block.reset();
   return success;
 }
 
