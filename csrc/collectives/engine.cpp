@@ -79,28 +79,28 @@ void Engine::meet() {
   const int rank = members_.rank();
   const int world = members_.world();
   const Deadline deadline(timeout());
-  {
-    const std::lock_guard lock(mutex_);
-    if (rank > 0) members_.connect(0, deadline.left(timeout()));
-    if (rank > 1) members_.connect(rank - 1, deadline.left(timeout()));
-  }
+  // Whom this rank is to be connected to from the start: rank 0 to everybody, others to it and their
+  // neighbours.
+  std::vector<int> expected;
+  for (int other = 0; other < world; ++other)
+    if (other != rank && (rank == 0 || other == 0 || other == rank - 1 || other == rank + 1))
+      expected.push_back(other);
   const auto first_missing = [&] {
-    const int last = rank == 0 ? world - 1 : std::min(rank + 1, world - 1);
     const std::lock_guard lock(mutex_);
-    for (int other = rank + 1; other <= last; ++other)
+    for (const int other : expected) {
+      members_.connect(other, deadline.left(timeout()));
       if (!members_.connected(other)) return other;
+    }
     return world;
   };
-  // Progress calls progress(), which accepts; so what is looked for here changes without this thread.
-  std::atomic<bool> met{false};
-  while (!met) {
-    if (first_missing() == world) return;
+  for (int missing = first_missing(); missing < world; missing = first_missing()) {
     if (const auto failed = failure()) std::rethrow_exception(failed);
     if (deadline.passed())
       throw TimeoutError("the group was not complete within " + seconds_text(timeout()) + " on rank " +
-                             std::to_string(rank) + ": " + members_.name(first_missing()) +
-                             " did not come. Is it running, and can it reach " + members_.name(rank) + "?",
-                         members_.name(first_missing()), "group", timeout());
+                             std::to_string(rank) + ": " + members_.name(missing) +
+                             " did not come. Is it running, and do ranks reach each other's addresses?",
+                         members_.name(missing), "group", timeout());
+    // Who waits makes progress, and progress() takes in who comes.
     progress_->wait(this, [] { return false; }, Deadline(deadline.left(0.002)));
   }
 }

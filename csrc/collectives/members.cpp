@@ -54,13 +54,13 @@ void Members::connect(int rank, double seconds) {
   Member& member = members_[static_cast<size_t>(rank)];
   if (member.connection || rank >= settings_.rank || member.ended) return;
   try {
-    member.connection =
-        context_->connect(settings_.addresses[static_cast<size_t>(rank)], seconds, settings_.secret);
+    member.connection = context_->connect(settings_.addresses[static_cast<size_t>(rank)],
+                                          std::min(seconds, member.patience), settings_.secret);
   } catch (const PeerLostError& error) {
     throw PeerLostError("cannot connect to " + name(rank) + ": " + error.what(), name(rank));
-  } catch (const TimeoutError& error) {
-    throw TimeoutError("cannot connect to " + name(rank) + ": " + error.what(), name(rank), "connect",
-                       error.seconds());
+  } catch (const TimeoutError&) {
+    member.patience *= 2;
+    return;
   }
   listen(member);
   say(rank, {WordKind::hello, settings_.rank, {}, {}});

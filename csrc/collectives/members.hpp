@@ -64,8 +64,9 @@ class Members {
   const std::shared_ptr<Connection>& connection(int rank) const noexcept { return member(rank).connection; }
   bool has_left(int rank) const noexcept { return member(rank).left; }
 
-  /// Connects to a lower rank, which waits; a higher one comes by itself. Throws PeerLostError that names the
-  /// rank, TimeoutError, AuthenticationError.
+  /// Connects to a lower rank, which waits; a higher one comes by itself. An attempt takes half a second at
+  /// most, and longer each time: where connected() is still false, call it again. Throws PeerLostError that
+  /// names the rank, AuthenticationError.
   void connect(int rank, double seconds);
   /// Takes in who came; true where somebody is connected that was not before.
   bool accept();
@@ -92,6 +93,7 @@ class Members {
     std::shared_ptr<Connection> connection;
     std::shared_ptr<Request> listening;
     std::shared_ptr<std::vector<std::byte>> heard;
+    double patience = 0.5;  // seconds of the next attempt to connect
     bool left = false;
     bool ended = false;
   };

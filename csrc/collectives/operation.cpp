@@ -103,7 +103,9 @@ void Operation::start_message(uint32_t index, Connection& connection) {
 bool Operation::start_waiting(Members& members) {
   bool started = false;
   std::erase_if(unconnected_, [&](uint32_t index) {
-    const auto& connection = members.connection(run_->step(index).peer);
+    const int peer = run_->step(index).peer;
+    members.connect(peer, left(timeout_));
+    const auto& connection = members.connection(peer);
     if (!connection) return false;
     start_message(index, *connection);
     return started = true;
