@@ -14,6 +14,7 @@
 #include "bindings/dlpack.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/references.hpp"
+#include "messaging/device_operation.hpp"
 #include "messaging/staging.hpp"
 
 namespace py = pybind11;
@@ -164,6 +165,8 @@ void bind_buffers(py::module_& module) {
         without_gil([] {
           trim_host_buffers();
           trim_staging();
+          // Making one lets go of what copies that have ended by now held.
+          const DeviceOperation lets_go;
           trim_pinned();
         });
       },
