@@ -23,8 +23,7 @@ bool local_pieces(const QueuePair& qp, const ibv_sge* sges, uint32_t count, uint
       continue;
     }
     const uint64_t length = std::min<uint64_t>(sge.length - offset, bytes);
-    const MemoryEntry* region =
-        memory.find(sge.lkey, sge.addr + offset, length, qp.domain->number, access);
+    const MemoryEntry* region = memory.find(sge.lkey, sge.addr + offset, length, qp.domain->number, access);
     if (!region) return false;
     const uint64_t place = sge.addr + offset + region->displacement.load(std::memory_order_relaxed);
     pieces.push_back({reinterpret_cast<void*>(place), length});
