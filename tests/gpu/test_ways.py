@@ -117,6 +117,21 @@ def test_words_that_are_none(fake_gpu: None, monkeypatch: pytest.MonkeyPatch) ->
         rdmatx.Context(provider="soft")
 
 
+@pytest.mark.parametrize("gpu_direct", ["auto"])
+def test_a_key_of_several_pieces_goes_over_any_channel(pair: Pair) -> None:
+    with pair.context.register(Array(Memory(pieces=[65536] * 3), 5), "r") as region:
+        key = bytes(region.key())
+        assert rdmatx.RemoteKey.from_bytes(key) == region.key()
+        assert rdmatx.RemoteKey.from_bytes(key).nbytes == 3 * 65536 - 5
+        for place in range(len(key)):
+            damaged = bytearray(key)
+            damaged[place] ^= 0x11
+            for wrong in (key[:place], bytes(damaged), key + key[:place]):
+                if wrong != key:
+                    with pytest.raises(UsageError, match="key"):
+                        rdmatx.RemoteKey.from_bytes(wrong)
+
+
 def two_processes(rank: Rank, direct: str) -> list[str]:
     """A message from GPU to GPU, and where NICs reach them a write and a read."""
     fake_driver.use()
