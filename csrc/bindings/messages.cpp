@@ -82,7 +82,7 @@ PyObject* irecv(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObje
   });
 }
 
-PyMethodDef methods[] = {
+PyMethodDef message_methods[] = {
     direct_method(
         "send", send,
         "send($self, /, buffer, tag=0, timeout=None, stream=None)\n--\n\n"
@@ -110,7 +110,7 @@ PyMethodDef methods[] = {
 }  // namespace
 
 void bind_messages(py::handle connection_class) {
-  for (PyMethodDef& method : methods) add_direct_method(connection_class, method);
+  for (PyMethodDef& method : message_methods) add_direct_method(connection_class, method);
 }
 
 }  // namespace rdmatx::bindings

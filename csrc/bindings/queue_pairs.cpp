@@ -174,7 +174,7 @@ auto attribute() {
   return [](const QueuePairStatus& self) { return (self.attributes.*Member).value(); };
 }
 
-void bind_status(py::module_& module) {
+void bind_queue_pair_status(py::module_& module) {
   using A = QueuePairAttributes;
   py::class_<QueuePairStatus>(module, "QueuePairStatus",
                               "What ibv_query_qp(3) tells. Units and codes are those of QueuePair.modify().")
@@ -390,7 +390,7 @@ void bind_queue_pairs(py::module_& module) {
   bind_send_work(module);
   bind_receive_work(module);
   bind_capabilities(module);
-  bind_status(module);
+  bind_queue_pair_status(module);
   bind_queue_pair(module);
 }
 

@@ -62,7 +62,7 @@ PyObject* done(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
   });
 }
 
-PyMethodDef methods[] = {
+PyMethodDef work_methods[] = {
     direct_method("wait", wait,
                   "wait($self, /, timeout=None)\n--\n\n"
                   "Waits for the end and returns the bytes moved (of a receive, those that came), or what an "
@@ -81,7 +81,7 @@ PyMethodDef methods[] = {
 
 PyType_Slot slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(&deallocate)},
-    {Py_tp_methods, methods},
+    {Py_tp_methods, work_methods},
     {Py_tp_doc,
      const_cast<char*>("An operation that was started. It ends in exactly one state, and holds its "
                        "buffer till then. `await work` waits for it in an asyncio event loop and "
