@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "bindings/device_buffers.hpp"
+#include "bindings/direct_calls.hpp"
 #include "bindings/memory_owners.hpp"
 
 namespace py = pybind11;
@@ -36,8 +37,9 @@ RegionPart part_of(const std::shared_ptr<Region>& region, const py::slice& slice
 OperationMemory memory_of(py::handle object, Wanted wanted, const char* what, py::handle stream) {
   if (stream && stream.is_none()) stream = {};
   // The types of our own first: looking at them costs nothing.
-  if (py::isinstance<Region>(object)) {
-    const auto& region = object.cast<const Region&>();
+  static auto* const region_type = reinterpret_cast<PyTypeObject*>(py::type::of<Region>().release().ptr());
+  if (PyObject_TypeCheck(object.ptr(), region_type)) {
+    const auto& region = self_as<Region>(object.ptr());
     return memory_of_region(region, region.data(), region.bytes(), wanted, what, stream);
   }
   if (py::isinstance<RegionPart>(object)) {
