@@ -2,6 +2,7 @@
 
 #include "collectives/reduction.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstring>
@@ -264,8 +265,8 @@ void check_elements(ReductionVariant variant, DataType type, ReduceOperation ope
     reference(type, operation, expected.data() + i * step, left.data() + i * step, right.data() + i * step);
   // Each at an address of its own, with bytes around that must stay.
   std::vector<std::byte> a(left.size() + 80, std::byte{0x5a}), b(a), c(a);
-  std::memcpy(a.data() + shift, left.data(), left.size());
-  std::memcpy(b.data() + shift + 1, right.data(), right.size());
+  std::copy(left.begin(), left.end(), a.begin() + static_cast<std::ptrdiff_t>(shift));
+  std::copy(right.begin(), right.end(), b.begin() + static_cast<std::ptrdiff_t>(shift) + 1);
   std::byte* out = alias == 0 ? c.data() + 2 * shift : alias == 1 ? a.data() + shift : b.data() + shift + 1;
   reduce_elements(variant, type, operation, out, a.data() + shift, b.data() + shift + 1, count);
   for (size_t i = 0; i < count; ++i) {
