@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rdmatx
-from rdmatx.errors import UnavailableError, UsageError
+from rdmatx.errors import UsageError
 from tests.launch import ROOT
 
 
