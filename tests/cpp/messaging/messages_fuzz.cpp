@@ -1,6 +1,7 @@
 // Bytes from the peer's queue pair: messages in every state of an exchange. Whatever comes, it is handled or
 // it ends the connection with an Error.
 
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -102,14 +103,15 @@ class World {
 
 std::vector<uint8_t> step_of(uint8_t what, uint8_t how, const MessageHeader& header = {},
                              std::span<const std::byte> payload = {}) {
-  std::vector<uint8_t> step{0, 0, what, how};
-  const auto* first = reinterpret_cast<const uint8_t*>(&header);
-  if (what >= 4) step.insert(step.end(), first, first + sizeof header);
-  const auto* bytes = reinterpret_cast<const uint8_t*>(payload.data());
-  step.insert(step.end(), bytes, bytes + payload.size());
+  const size_t header_bytes = what >= 4 ? sizeof header : 0;
+  std::vector<uint8_t> step(4 + header_bytes + payload.size());
   const auto length = static_cast<uint16_t>(step.size() - 2);
   step[0] = static_cast<uint8_t>(length);
   step[1] = static_cast<uint8_t>(length >> 8);
+  step[2] = what;
+  step[3] = how;
+  std::memcpy(step.data() + 4, &header, header_bytes);
+  if (!payload.empty()) std::memcpy(step.data() + 4 + header_bytes, payload.data(), payload.size());
   return step;
 }
 
