@@ -33,9 +33,10 @@ enum class Direction : uint8_t { to_host, to_device };
 /// Streams of our own, one a GPU and direction: a GPU has a copy engine for each. Made once and kept.
 cuda::Handle copy_stream(const Driver& driver, int gpu, Direction direction) {
   static std::mutex mutex;
-  static std::map<std::pair<int, Direction>, cuda::Handle> streams;
+  // Outlives every static destructor, as the streams do: the driver may be gone by then.
+  static auto* streams = new std::map<std::pair<int, Direction>, cuda::Handle>;
   const std::lock_guard lock(mutex);
-  cuda::Handle& stream = streams[{gpu, direction}];
+  cuda::Handle& stream = (*streams)[{gpu, direction}];
   if (!stream)
     cuda::check(driver, driver.create_stream(&stream, cuda::stream_without_legacy), "cuStreamCreate");
   return stream;
