@@ -57,7 +57,11 @@ class Child {
     waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
-  void signal(int number) const { ::kill(pid_, number); }
+  /// Of SIGSTOP, returns when it has stopped.
+  void signal(int number) const {
+    ::kill(pid_, number);
+    if (number == SIGSTOP) waitpid(pid_, nullptr, WUNTRACED);
+  }
   int exit_status() {
     int status = 0;
     waitpid(pid_, &status, 0);
