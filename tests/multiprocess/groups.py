@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 import rdmatx
 from rdmatx import bootstrap
@@ -16,6 +18,13 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
 TYPES = (*FLOATS, *INTEGERS, "bool")
 OPERATIONS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "premul_sum")
 FACTOR = 0.5
+
+
+def one_on_verbs(values: Sequence[Any], chosen: Any) -> list[Any]:
+    """All values as parameters of a test; on a verbs device, where many ranks may share one processor, one of
+    them alone."""
+    marks = pytest.mark.soft_only
+    return [value if value == chosen else pytest.param(value, marks=marks) for value in values]
 
 
 def make_group(

@@ -16,6 +16,7 @@ from tests.multiprocess.groups import (
     TYPES,
     check,
     make_group,
+    one_on_verbs,
     reduced,
     reducible,
     values,
@@ -59,7 +60,7 @@ def every_all_reduce(rank: Rank, provider: str, device: str | None) -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", one_on_verbs(WORLDS, 2))
 def test_every_all_reduce(provider: str, device_name: str | None, world: int) -> None:
     done = launch(every_all_reduce, provider, device_name, ranks=world, timeout=280)
     assert len(set(done)) == 1
@@ -148,7 +149,7 @@ def check_uneven_all_to_all(group: object, given: list[np.ndarray], me: int, siz
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", one_on_verbs(WORLDS, 3))
 def test_every_other_collective(provider: str, device_name: str | None, world: int) -> None:
     done = launch(every_other, provider, device_name, ranks=world, timeout=220)
     assert set(done) == {13}
