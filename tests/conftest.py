@@ -58,10 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "timeout(seconds): this test's own time limit, 60 without it"
     )
-    config.addinivalue_line(
-        "markers",
-        "soft_only: about the software HCA itself, or more than the lab's one processor should do twice",
-    )
+    config.addinivalue_line("markers", "soft_only: about the software HCA, or too much for a lab")
     config.addinivalue_line("markers", "cpp: needs the C++ tests to be built")
     config.addinivalue_line("markers", "model: needs the model checker spin and a C compiler")
     # A shell starts what runs in its background with Ctrl-C ignored, and programs that are started from here
