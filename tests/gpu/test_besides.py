@@ -11,6 +11,7 @@ import pytest
 
 import rdmatx
 from rdmatx.errors import ClosedError, TimeoutError, UsageError
+from tests.dlpack import DLTensor, capsule_of
 from tests.gpu.conftest import PATIENCE, Pair
 from tests.gpu.fake_driver import Array, Memory, Stream, delays, faults
 
@@ -126,26 +127,11 @@ def test_closing_with_operations_that_wait(pair: Pair, stream: Stream) -> None:
 class Dlpack:
     """A tensor on a GPU by DLPack alone."""
 
-    class Tensor(ctypes.Structure):
-        _fields_ = (
-            ("data", ctypes.c_void_p),
-            ("device", ctypes.c_int32 * 2),
-            ("dimensions", ctypes.c_int32),
-            ("code", ctypes.c_uint8),
-            ("bits", ctypes.c_uint8),
-            ("lanes", ctypes.c_uint16),
-            ("shape", ctypes.POINTER(ctypes.c_int64)),
-            ("strides", ctypes.POINTER(ctypes.c_int64)),
-            ("offset", ctypes.c_uint64),
-            ("owner", ctypes.c_void_p),
-            ("deleter", ctypes.c_void_p),
-        )
-
     def __init__(self, array: Array, offset: int = 0, stride: int = 1) -> None:
         self.array = array
         self.shape = (ctypes.c_int64 * 1)((array.nbytes - offset) // stride)
         self.strides = (ctypes.c_int64 * 1)(stride)
-        self.tensor = self.Tensor(
+        self.tensor = DLTensor(
             array.address, (2, 0), 1, 1, 8, 1, self.shape, self.strides, offset, None, None
         )
         self.asked: dict[str, Any] = {}
@@ -157,11 +143,7 @@ class Dlpack:
         if options:
             raise TypeError("older than DLPack 1.0")
         self.asked = {"stream": stream}
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype = ctypes.py_object
-        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        capsule: object = new(ctypes.addressof(self.tensor), b"dltensor", None)
-        return capsule
+        return capsule_of(self.tensor)
 
 
 def test_dlpack(pair: Pair) -> None:

@@ -17,6 +17,7 @@ from tests.gpu import fake_driver
 from tests.gpu.conftest import PATIENCE, Pair
 from tests.gpu.fake_driver import LIBRARY, Array, Memory
 from tests.launch import ROOT, Rank, launch
+from tests.multiprocess.messages import meet
 
 pytestmark = pytest.mark.soft_only
 
@@ -137,24 +138,20 @@ def two_processes(rank: Rank, direct: str) -> list[str]:
     fake_driver.use()
     content = bytes(i % 239 for i in range(NBYTES))
     array = Array(Memory(pieces=[65536, 131072, 131072]), 77, NBYTES)
-    with rdmatx.Context(provider="soft", timeout=PATIENCE, gpu_direct=direct) as context:
+    with (
+        rdmatx.Context(provider="soft", timeout=PATIENCE, gpu_direct=direct) as context,
+        meet(rank, context) as conn,
+    ):
         if rank.index == 0:
-            with context.listen() as listener:
-                rank.send(1, listener.address)
-                conn = listener.accept()
+            array.set(content)
+            conn.send(array)
         else:
-            conn = context.connect(rank.receive(0))
-        with conn:
-            if rank.index == 0:
-                array.set(content)
-                conn.send(array)
-            else:
-                conn.recv(array)
-                assert array.get() == content
-            if direct == "auto":
-                _one_sided(rank, context, conn, array, content)
-            rank.barrier()
-            return [choice["way"] for choice in conn.stats()["gpus"]]
+            conn.recv(array)
+            assert array.get() == content
+        if direct == "auto":
+            _one_sided(rank, context, conn, array, content)
+        rank.barrier()
+        return [choice["way"] for choice in conn.stats()["gpus"]]
 
 
 def _one_sided(

@@ -10,7 +10,7 @@ import rdmatx
 from rdmatx import errors
 from tests.launch import TIME_SCALE, Rank, launch
 from tests.multiprocess.conftest import PATIENCE, Pair
-from tests.multiprocess.messages import content
+from tests.multiprocess.messages import content, meet
 
 # Around the borders of inline data, of eager messages and of packets.
 SIZES = [
@@ -38,11 +38,7 @@ def connect(
 ) -> tuple[rdmatx.Context, rdmatx.Connection]:
     """Rank 0 listens and rank 1 connects."""
     context = rdmatx.Context(device, provider, timeout=PATIENCE)
-    if rank.index == 0:
-        with context.listen("127.0.0.1:0") as listener:
-            rank.send(1, listener.address)
-            return context, listener.accept(timeout=PATIENCE)
-    return context, context.connect(rank.receive(0), timeout=PATIENCE)
+    return context, meet(rank, context)
 
 
 def every_size(rank: Rank, provider: str, device: str | None) -> int:

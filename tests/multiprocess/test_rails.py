@@ -8,40 +8,36 @@ import rdmatx
 from rdmatx import errors
 from tests.launch import Rank, launch
 from tests.multiprocess.conftest import PATIENCE
-from tests.multiprocess.messages import content
+from tests.multiprocess.messages import content, meet
 
 SIZES = [0, 8, 8193, 600_000, 9_000_001]
 
 
 def both_ways(rank: Rank, device: str) -> list[int]:
     """Messages of all sizes in both directions, and writes, over two rails; bytes of each rail."""
-    with rdmatx.Context(devices=[device, device], timeout=PATIENCE) as context:
-        if rank.index == 0:
-            with context.listen() as listener:
-                rank.send(1, listener.address)
-                connection = listener.accept()
-        else:
-            connection = context.connect(rank.receive(0))
-        with connection:
-            window = bytearray(max(SIZES))
-            with context.register(window, access="w") as region:
-                connection.send(bytes(region.key()), tag=1)
-                token = bytearray(64)
-                key = rdmatx.RemoteKey.from_bytes(bytes(token[: connection.recv(token, tag=1)]))
-                for index, nbytes in enumerate(SIZES):
-                    work = connection.isend(content(nbytes, rank.index), tag=2)
-                    buffer = bytearray(nbytes)
-                    assert connection.recv(buffer, tag=2) == nbytes
-                    assert buffer == content(nbytes, 1 - rank.index)
-                    work.wait()
-                    connection.write(content(nbytes, 7 + rank.index), key, notify=index)
-                    assert connection.next_notification() == index
-                    assert window[:nbytes] == content(nbytes, 8 - rank.index)
-                    connection.send(b"", tag=3)
-                    connection.recv(bytearray(0), tag=3)
-            rails = connection.stats()["rails"]
-            assert [rail["alive"] for rail in rails] == [True, True]
-            return [rail["bytes"] for rail in rails]
+    with (
+        rdmatx.Context(devices=[device, device], timeout=PATIENCE) as context,
+        meet(rank, context) as connection,
+    ):
+        window = bytearray(max(SIZES))
+        with context.register(window, access="w") as region:
+            connection.send(bytes(region.key()), tag=1)
+            token = bytearray(64)
+            key = rdmatx.RemoteKey.from_bytes(bytes(token[: connection.recv(token, tag=1)]))
+            for index, nbytes in enumerate(SIZES):
+                work = connection.isend(content(nbytes, rank.index), tag=2)
+                buffer = bytearray(nbytes)
+                assert connection.recv(buffer, tag=2) == nbytes
+                assert buffer == content(nbytes, 1 - rank.index)
+                work.wait()
+                connection.write(content(nbytes, 7 + rank.index), key, notify=index)
+                assert connection.next_notification() == index
+                assert window[:nbytes] == content(nbytes, 8 - rank.index)
+                connection.send(b"", tag=3)
+                connection.recv(bytearray(0), tag=3)
+        rails = connection.stats()["rails"]
+        assert [rail["alive"] for rail in rails] == [True, True]
+        return [rail["bytes"] for rail in rails]
 
 
 def test_two_rails_between_processes(provider: str, device_name: str | None) -> None:

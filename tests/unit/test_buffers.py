@@ -21,6 +21,7 @@ import rdmatx
 from rdmatx import _C
 from rdmatx.errors import UnavailableError, UsageError
 from rdmatx.verbs import Access, Device, MemoryRegion, ProtectionDomain
+from tests.dlpack import DLTensor, capsule_of
 
 
 def content(buffer: object) -> bytes:
@@ -185,38 +186,20 @@ def test_dlpack() -> None:
 
 
 def test_elements_of_less_than_a_byte() -> None:
-    class Dense(ctypes.Structure):
-        """DLPack's DLTensor."""
-
-        _fields_ = (
-            ("data", ctypes.c_void_p),
-            ("device", ctypes.c_int32 * 2),
-            ("dimensions", ctypes.c_int32),
-            ("code", ctypes.c_uint8),
-            ("bits", ctypes.c_uint8),
-            ("lanes", ctypes.c_uint16),
-            ("shape", ctypes.POINTER(ctypes.c_int64)),
-            ("strides", ctypes.POINTER(ctypes.c_int64)),
-            ("offset", ctypes.c_uint64),
-            ("owner", ctypes.c_void_p),
-            ("deleter", ctypes.c_void_p),
-        )
-
     memory = ctypes.create_string_buffer(b"0123", 4)
     shape = (ctypes.c_int64 * 1)(8)
-    new_capsule = ctypes.pythonapi.PyCapsule_New
-    new_capsule.restype = ctypes.py_object
-    new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
     def nibbles(stride: int) -> Any:
         strides = (ctypes.c_int64 * 1)(stride)
-        tensor = Dense(ctypes.addressof(memory), (1, 0), 1, 1, 4, 1, shape, strides, 0, None, None)
+        tensor = DLTensor(
+            ctypes.addressof(memory), (1, 0), 1, 1, 4, 1, shape, strides, 0, None, None
+        )
 
         class FourBits:
             kept = (tensor, strides)
 
             def __dlpack__(self, **options: Any) -> object:
-                return new_capsule(ctypes.addressof(tensor), b"dltensor", None)
+                return capsule_of(tensor)
 
         return FourBits()
 
