@@ -66,16 +66,6 @@ Call call_of(const std::string& collective, const py::kwargs& details) {
   return call;
 }
 
-/// A group whose last use may wait and join a thread, which must not happen under the GIL.
-GroupPointer freed_without_gil(GroupPointer group) {
-  Group* raw = group.get();
-  return {raw, [kept = std::move(group)](Group*) mutable {
-            if (!PyGILState_Check()) return kept.reset();
-            const GilReleased released;
-            kept.reset();
-          }};
-}
-
 GroupPointer create_group(const std::shared_ptr<Context>& context, const std::shared_ptr<Listener>& listener,
                           int rank, std::vector<std::string> addresses, double timeout,
                           const PreparedSecret& secret, const std::vector<TuningLine>& tuning) {
@@ -108,14 +98,24 @@ void bind_collective_work(py::module_& module) {
           "Whether it has ended, well or not. Looks once and never waits.");
 }
 
+struct CollectiveArguments {
+  Call call;
+  OperationMemory input;
+  OperationMemory output;
+};
+
+CollectiveArguments arguments_of(const std::string& collective, const py::kwargs& details, py::handle input,
+                                 py::handle output) {
+  return {call_of(collective, details), dense_memory_of(input, Wanted::read, "the input"),
+          dense_memory_of(output, Wanted::write, "the output")};
+}
+
 void bind_calls(py::class_<Group, GroupPointer>& type) {
   type.def(
           "_run",
           [](Group& self, const std::string& collective, py::handle input, py::handle output, Timeout timeout,
              const py::kwargs& details) {
-            Call call = call_of(collective, details);
-            OperationMemory in = dense_memory_of(input, Wanted::read, "the input");
-            OperationMemory out = dense_memory_of(output, Wanted::write, "the output");
+            auto [call, in, out] = arguments_of(collective, details, input, output);
             without_gil([&] { self.run(std::move(call), std::move(in), std::move(out), timeout); });
           },
           py::arg("collective"), py::arg("input"), py::arg("output"), py::arg("timeout"))
@@ -123,9 +123,7 @@ void bind_calls(py::class_<Group, GroupPointer>& type) {
           "_start",
           [](Group& self, const std::string& collective, py::handle input, py::handle output, Timeout timeout,
              const py::kwargs& details) {
-            Call call = call_of(collective, details);
-            OperationMemory in = dense_memory_of(input, Wanted::read, "the input");
-            OperationMemory out = dense_memory_of(output, Wanted::write, "the output");
+            auto [call, in, out] = arguments_of(collective, details, input, output);
             return without_gil(
                 [&] { return self.start(std::move(call), std::move(in), std::move(out), timeout, true); });
           },

@@ -3,6 +3,9 @@
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <memory>
+#include <utility>
+
 #include "bindings/references.hpp"
 
 namespace rdmatx::bindings {
@@ -35,6 +38,17 @@ auto without_gil(Call call) {
   release_pending_references();
   const GilReleased released;
   return call();
+}
+
+/// A share whose last use may wait or join threads, which must not happen under the GIL.
+template <typename T>
+std::shared_ptr<T> freed_without_gil(std::shared_ptr<T> object) {
+  T* raw = object.get();
+  return {raw, [kept = std::move(object)](T*) mutable {
+            if (!PyGILState_Check()) return kept.reset();
+            const GilReleased released;
+            kept.reset();
+          }};
 }
 
 }  // namespace rdmatx::bindings

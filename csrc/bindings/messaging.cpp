@@ -32,17 +32,6 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-/// A share whose last use may wait or join threads, which must not happen under the GIL.
-template <typename T>
-std::shared_ptr<T> freed_without_gil(std::shared_ptr<T> object) {
-  T* raw = object.get();
-  return {raw, [kept = std::move(object)](T*) mutable {
-            if (!PyGILState_Check()) return kept.reset();
-            const GilReleased released;
-            kept.reset();
-          }};
-}
-
 py::dict listener_stats(const Listener& listener) {
   const ListenerStats stats = listener.stats();
   py::dict result;

@@ -111,10 +111,8 @@ void Engine::check_usable() const {
 
 void Engine::submit(const std::shared_ptr<Operation>& operation, bool in_background) {
   check_usable();
-  callers_.fetch_add(1, std::memory_order_relaxed);
   {
-    const std::lock_guard lock(mutex_);
-    callers_.fetch_sub(1, std::memory_order_relaxed);
+    const CallerLock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     if (closed()) throw ClosedError("the group was closed: make a new one");
     operation->set_record(record_of(operation->call(), ++sequence_));
@@ -165,7 +163,7 @@ bool Engine::done(const Operation& operation) {
 }
 
 bool Engine::progress() noexcept {
-  if (callers_.load(std::memory_order_relaxed) > 0) return false;
+  if (mutex_.wanted()) return false;
   bool progressed = false;
   {
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -392,9 +390,7 @@ void Engine::serve() {
 void Engine::abort(const std::string& reason) {
   check_usable();
   {
-    callers_.fetch_add(1, std::memory_order_relaxed);
-    const std::lock_guard lock(mutex_);
-    callers_.fetch_sub(1, std::memory_order_relaxed);
+    const CallerLock lock(mutex_);
     if (closed()) return;
     const std::string why = reason.empty() ? "" : ": " + reason;
     const std::string text = members_.name(members_.rank()) + " aborted the group" + why + advice;

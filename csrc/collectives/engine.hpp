@@ -12,6 +12,7 @@
 
 #include "collectives/members.hpp"
 #include "collectives/operation.hpp"
+#include "messaging/caller_lock.hpp"
 #include "messaging/progress.hpp"
 
 namespace rdmatx {
@@ -86,8 +87,7 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   const int generation_;
   const std::shared_ptr<Progress> progress_;
   UniqueFd event_;  // what it is watched by among connections; never readable
-  mutable std::mutex mutex_;
-  std::atomic<int> callers_{0};  // threads that only make progress stand back for them
+  mutable CallerMutex mutex_;
   Members members_;
   ScratchMemory scratch_;
   std::deque<std::shared_ptr<Operation>> queue_;

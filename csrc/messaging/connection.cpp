@@ -12,6 +12,11 @@ namespace {
 
 constexpr Access receiving_access = Access::local_write | Access::remote_write;
 
+/// Small, dense and the host's: copied out of the call itself.
+bool goes_at_once(const OperationMemory& memory) {
+  return Exchange::is_eager(memory.bytes) && !memory.layout && !memory.device;
+}
+
 std::vector<Path> paths_of(const std::vector<Lane>& lanes) {
   std::vector<Path> paths;
   for (const Lane& lane : lanes) paths.push_back(lane.path);
@@ -66,7 +71,7 @@ void Connection::check_open() const {
 }
 
 std::shared_ptr<const RailDomainList> Connection::usable_domains() {
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   if (state_ != State::peer_closed) check_open();
   return domains_;
 }
@@ -82,14 +87,18 @@ bool Connection::starts_quickly(const OperationMemory& memory, Access access) co
 
 bool Connection::try_send(OperationMemory& memory, uint64_t tag) {
   check_usable();
-  if (memory.layout || memory.device || !Exchange::is_eager(memory.bytes) || !mutex_.try_lock()) return false;
-  const CallerLock lock(*this, std::adopt_lock);
+  if (!goes_at_once(memory) || !mutex_.try_lock()) return false;
+  const CallerLock lock(mutex_, std::adopt_lock);
   return send_at_once(memory, tag);
 }
 
-bool Connection::send_at_once(const OperationMemory& memory, uint64_t tag) {
+void Connection::check_may_send() {
   check_open();
   exchange_.check_late_refusal();
+}
+
+bool Connection::send_at_once(const OperationMemory& memory, uint64_t tag) {
+  check_may_send();
   bool sent = false;
   guarded([&] { sent = exchange_.try_send(tag, memory.data, memory.bytes); });
   return sent;
@@ -98,26 +107,30 @@ bool Connection::send_at_once(const OperationMemory& memory, uint64_t tag) {
 std::shared_ptr<Request> Connection::try_isend(OperationMemory& memory, uint64_t tag) {
   check_usable();
   if (!starts_quickly(memory, Access::none) || !mutex_.try_lock()) return nullptr;
-  const CallerLock lock(*this, std::adopt_lock);
+  const CallerLock lock(mutex_, std::adopt_lock);
   if (Exchange::is_eager(memory.bytes)) {
     if (!send_at_once(memory, tag)) return nullptr;
     auto request = make_request(RequestKind::send, tag, OperationMemory{nullptr, memory.bytes});
     request->succeed(memory.bytes);
     return request;
   }
-  check_open();
-  exchange_.check_late_refusal();
+  check_may_send();
   auto request = make_request(RequestKind::send, tag, std::move(memory));
   request->register_memory(*domains_, Access::none, limits_);
   guarded([&] { exchange_.send(request); });
   return request;
 }
 
+// What came before the peer closed is still received.
+void Connection::check_may_receive(TagChoice tag) {
+  if (state_ != State::peer_closed || !exchange_.waiting_message(tag)) check_open();
+}
+
 std::shared_ptr<Request> Connection::try_ireceive(OperationMemory& memory, TagChoice tag) {
   check_usable();
   if (!starts_quickly(memory, receiving_access) || !mutex_.try_lock()) return nullptr;
-  const CallerLock lock(*this, std::adopt_lock);
-  if (state_ != State::peer_closed || !exchange_.waiting_message(tag)) check_open();
+  const CallerLock lock(mutex_, std::adopt_lock);
+  check_may_receive(tag);
   auto request = make_request(RequestKind::receive, tag, std::move(memory));
   if (!Exchange::is_eager(request->capacity()))
     request->register_memory(*domains_, receiving_access, limits_);
@@ -135,30 +148,29 @@ std::shared_ptr<Request> Connection::start_send(OperationMemory memory, uint64_t
     request->register_memory(*usable_domains(), Access::none, limits_);
     if (verify_ && !request->device()) request->compute_checksum();
   }
-  const CallerLock lock(*this);
-  check_open();
-  exchange_.check_late_refusal();
+  const CallerLock lock(mutex_);
+  check_may_send();
   guarded([&] { exchange_.send(request); });
   return request;
 }
 
 std::shared_ptr<Request> Connection::start_receive(OperationMemory memory, TagChoice tag) {
   std::shared_ptr<DeviceOperation> device;
-  prepare(memory, Access::local_write | Access::remote_write, device);
+  prepare(memory, receiving_access, device);
   auto request = make_request(RequestKind::receive, tag, std::move(memory));
   request->set_device(std::move(device));
   if (!Exchange::is_eager(request->capacity()))
     request->register_memory(*usable_domains(), receiving_access, limits_);
-  const CallerLock lock(*this);
-  if (state_ != State::peer_closed || !exchange_.waiting_message(tag)) check_open();
+  const CallerLock lock(mutex_);
+  check_may_receive(tag);
   guarded([&] { exchange_.receive(request); });
   return request;
 }
 
 void Connection::send(OperationMemory memory, uint64_t tag, std::optional<double> timeout) {
   check_usable();
-  if (Exchange::is_eager(memory.bytes) && !memory.layout && !memory.device) {
-    const CallerLock lock(*this);
+  if (goes_at_once(memory)) {
+    const CallerLock lock(mutex_);
     if (send_at_once(memory, tag)) return;
   }
   const Deadline deadline = waiting_.deadline(timeout);
@@ -168,7 +180,7 @@ void Connection::send(OperationMemory memory, uint64_t tag, std::optional<double
 uint64_t Connection::receive(OperationMemory memory, TagChoice tag, std::optional<double> timeout) {
   check_usable();
   {
-    const CallerLock lock(*this);
+    const CallerLock lock(mutex_);
     if (state_ == State::open) poll();
     uint64_t bytes = 0;
     bool received = false;
@@ -207,7 +219,7 @@ bool Connection::done(const Request& request) {
 void Connection::finish(const std::shared_ptr<Request>& request, const Deadline& deadline, bool withdraw) {
   const auto finished = [pending = request.get()] { return pending->finished(); };
   const auto take_back = [&] {
-    const CallerLock lock(*this);
+    const CallerLock lock(mutex_);
     return withdraw && exchange_.withdraw(request);
   };
   bool in_time = false;
@@ -254,12 +266,12 @@ void Connection::time_out(const Request& request, double seconds, bool withdrawn
 }
 
 ConnectionStats Connection::stats() {
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   return exchange_.stats();
 }
 
 std::vector<RailStats> Connection::rail_stats() {
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   std::vector<RailStats> stats;
   for (const Lane& lane : lanes_) {
     stats.push_back(lane.stats);

@@ -9,6 +9,7 @@
 
 #include "base/export.hpp"
 #include "messaging/bootstrap.hpp"
+#include "messaging/caller_lock.hpp"
 #include "messaging/exchange.hpp"
 #include "messaging/lanes.hpp"
 #include "messaging/path.hpp"
@@ -145,23 +146,6 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   enum class State : uint8_t { open, peer_closed, failed, closed };
   enum class PeerEnd : uint8_t { alive, left, broken, gone };
 
-  // The lock for callers: threads that only poll stand back for them, or a spinning thread would starve them.
-  class CallerLock {
-   public:
-    explicit CallerLock(Connection& connection) : connection_(connection) {
-      connection_.callers_.fetch_add(1, std::memory_order_relaxed);
-      connection_.mutex_.lock();
-      connection_.callers_.fetch_sub(1, std::memory_order_relaxed);
-    }
-    CallerLock(Connection& connection, std::adopt_lock_t) : connection_(connection) {}
-    ~CallerLock() { connection_.mutex_.unlock(); }
-    CallerLock(const CallerLock&) = delete;
-    CallerLock& operator=(const CallerLock&) = delete;
-
-   private:
-    Connection& connection_;
-  };
-
   Connection(const ContextResources& resources, ConnectionParts parts);
 
   void check_usable() const;
@@ -201,6 +185,8 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
 
   // Under the lock.
   void check_open() const;
+  void check_may_send();
+  void check_may_receive(TagChoice tag);
   bool send_at_once(const OperationMemory& memory, uint64_t tag);
   std::optional<uint32_t> look_for_notification();
   bool poll();
@@ -250,8 +236,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   const bool verify_;
   const bool is_listener_;
   const std::shared_ptr<GpuRegistrar> gpus_;
-  std::mutex mutex_;
-  std::atomic<int> callers_{0};
+  CallerMutex mutex_;
   std::atomic<bool> armed_{false};
   std::atomic<bool> wants_polling_{false};
   std::atomic<bool> waits_for_gpu_{false};

@@ -46,7 +46,7 @@ std::string port_that_is_down(const Lane& lane) {
 }  // namespace
 
 bool Connection::progress() noexcept {
-  if (callers_.load(std::memory_order_relaxed) > 0) {
+  if (mutex_.wanted()) {
     ::sched_yield();
     return false;
   }
@@ -268,7 +268,7 @@ std::exception_ptr Connection::closed_while_pending() const {
 }
 
 void Connection::expect_close() {
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   closing_ = true;
 }
 
@@ -276,7 +276,7 @@ void Connection::close() {
   if (process_generation() != waiting_.generation) return;  // the parent's: left alone
   bool linger = false;
   {
-    const CallerLock lock(*this);
+    const CallerLock lock(mutex_);
     if (state_ == State::closed || close_started_) return;
     close_started_ = closing_ = true;
     if (state_ == State::open) poll();
@@ -292,7 +292,7 @@ void Connection::close() {
     }
   }
   {
-    const CallerLock lock(*this);
+    const CallerLock lock(mutex_);
     shut_down();
   }
   waiting_.progress->wake();

@@ -10,7 +10,7 @@
 namespace rdmatx {
 
 std::shared_ptr<Request> Connection::start_one_sided(std::shared_ptr<Request> request) {
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   check_open();
   guarded([&] { exchange_.transfer(request); });
   return request;
@@ -136,7 +136,7 @@ std::shared_ptr<Request> Connection::compare_swap(const RemoteKey& key, uint64_t
 std::shared_ptr<Request> Connection::flush() {
   check_usable();
   auto request = make_request(RequestKind::flush, TagChoice{}, OperationMemory{});
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   check_open();
   exchange_.flush_one_sided(request);
   return request;
@@ -147,7 +147,7 @@ auto Connection::wait_for_arrival(const Deadline& deadline, Look look) {
   for (;;) {
     const uint64_t seen = arrivals_.load(std::memory_order_acquire);
     {
-      const CallerLock lock(*this);
+      const CallerLock lock(mutex_);
       if (state_ == State::open) poll();
       if (auto found = look()) return found;
       check_open();
@@ -170,7 +170,7 @@ WaitingMessage Connection::probe(TagChoice tag, std::optional<double> timeout) {
 
 std::optional<WaitingMessage> Connection::iprobe(TagChoice tag) {
   check_usable();
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   if (state_ == State::open) poll();
   auto found = exchange_.waiting_message(tag);
   if (!found) check_open();
@@ -188,7 +188,7 @@ uint32_t Connection::next_notification(std::optional<double> timeout) {
 
 std::optional<uint32_t> Connection::take_notification() {
   check_usable();
-  const CallerLock lock(*this);
+  const CallerLock lock(mutex_);
   if (state_ == State::open) poll();
   auto found = look_for_notification();
   if (!found) check_open();

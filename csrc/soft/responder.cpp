@@ -269,7 +269,10 @@ bool progress_responses(QueuePair& qp) {
       wake_requester(qp);
     }
   }
-  if (corrupt) return refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_FATAL) == Outcome::refused;
+  if (corrupt) {
+    refuse(qp, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_FATAL);
+    return true;
+  }
   if (moved) {  // messages are executed, or there is room in the ring again
     tell_acknowledged(qp);
     wake_requester(qp);
