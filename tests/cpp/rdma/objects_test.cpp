@@ -16,6 +16,7 @@
 
 #include "base/error.hpp"
 #include "check.hpp"
+#include "forking.hpp"
 #include "rdma/faults.hpp"
 #include "rdma/provider.hpp"
 #include "rdma/queue_pair.hpp"
@@ -262,7 +263,7 @@ TEST(ports_and_gids_that_are_not_there_are_named) {
 TEST(a_forked_child_leaves_the_parents_objects_alone) {
   Rig rig;
   CHECK_EQ(process_generation(), 0);
-  const pid_t child = fork();
+  const pid_t child = testing::fork_at_rest();
   if (child == 0) {
     const bool counts_anew = all_live_objects() == 0 && process_generation() == 1;
     rig.one.reset();  // frees nothing: the parent goes on with it

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "forking.hpp"
 #include "soft/ends.hpp"
 
 namespace rdmatx::testing {
@@ -19,7 +20,7 @@ class Child {
  public:
   explicit Child(const std::function<void(int in, int out)>& body) {
     CHECK(pipe(to_child_) == 0 && pipe(from_child_) == 0);
-    pid_ = fork();
+    pid_ = fork_at_rest();
     // Each keeps its own ends, so that the death of one is the end of the other's reading.
     for (int* end :
          pid_ == 0 ? std::array{&to_child_[1], &from_child_[0]} : std::array{&to_child_[0], &from_child_[1]})
