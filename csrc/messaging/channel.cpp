@@ -201,6 +201,12 @@ void Channel::post_returned_slots() {
   returned_.clear();
 }
 
+bool Channel::has_requests() const noexcept {
+  for (uint64_t place = tail_; place < head_; ++place)
+    if (posted_[place % depth_].request) return true;
+  return false;
+}
+
 Channel::Posted& Channel::retire_one() noexcept {
   Posted& posted = posted_[tail_ % depth_];
   ++tail_;

@@ -111,6 +111,8 @@ class Channel {
     }
   }
   bool idle() const noexcept { return tail_ == head_; }
+  /// Whether something that was posted for a request has not completed.
+  bool has_requests() const noexcept;
   /// Of transfers, posted and not completed.
   uint64_t outstanding_bytes() const noexcept { return outstanding_bytes_; }
   /// Nothing more is taken or delivered; what is posted is flushed.

@@ -212,6 +212,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   void say(RecordKind kind, const RailNotice& notice) { exchange_.say(encode(kind, notice)); }
   void hear_notices();
   void judge();
+  bool awaits_last_words();
   void fail(std::exception_ptr failure, State state, const std::string& word_to_peer = {});
   // What goes wrong while posting ends the connection.
   template <typename Body>
@@ -257,6 +258,7 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   PeerEnd peer_end_ = PeerEnd::alive;
   std::string peer_words_;
   Deadline::Clock::time_point peer_ended_at_;
+  std::optional<Deadline::Clock::time_point> farewell_at_;  // of the peer, over the queue pair
   // A failure whose cause the peer may still tell: it stands once its time has come.
   std::exception_ptr verdict_;
   Deadline::Clock::time_point verdict_at_;

@@ -168,7 +168,8 @@ void Connection::lose_socket(const std::string& why) {
 
 // Called when the completion queue is empty, so that what the peer sent before its end is handled first.
 void Connection::judge() {
-  if (exchange_.peer_said_goodbye()) return fail(peer_lost("the peer closed it"), State::peer_closed);
+  if (exchange_.peer_said_goodbye() && !awaits_last_words())
+    return fail(peer_lost("the peer closed it"), State::peer_closed);
   if (verdict_) read_socket();
   switch (peer_end_) {
     case PeerEnd::alive:
@@ -184,6 +185,12 @@ void Connection::judge() {
                   State::failed);
   }
   if (verdict_ && Clock::now() >= verdict_at_) fail(verdict_, State::failed, first_line(verdict_));
+}
+
+// A peer may have our last message, close, and say so before the device tells us that the message has arrived.
+bool Connection::awaits_last_words() {
+  if (!farewell_at_) farewell_at_ = Clock::now();
+  return !closing_ && !verdict_ && lanes_.has_requests() && Clock::now() - *farewell_at_ <= grace;
 }
 
 void Connection::check_peer() noexcept {

@@ -60,6 +60,11 @@ bool Lanes::idle() const noexcept {
   });
 }
 
+bool Lanes::has_requests() const noexcept {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const Lane& lane) { return lane.alive() && lane.channel->has_requests(); });
+}
+
 RailDomainList Lanes::domains() const {
   RailDomainList domains;
   for (const Lane& lane : lanes_) domains.push_back(lane.rail.domain);

@@ -90,6 +90,8 @@ class Lanes {
   const TransferLimits& limits() const noexcept { return limits_; }
   /// Whether everything that was posted has completed.
   bool idle() const noexcept;
+  /// Whether something that was posted for a request has not completed.
+  bool has_requests() const noexcept;
   RailDomainList domains() const;
 
  private:

@@ -109,7 +109,6 @@ void Listener::close() {
     left.swap(ready_);
     ready_count_ = 0;
   }
-  counters_.half_open = 0;
   for (const auto& connection : left) connection->close();
   waiting_.progress->wake();
 }
@@ -134,7 +133,6 @@ void Listener::run() {
     for (auto half = halves.begin(); half != halves.end(); ++entry)
       half = goes_on(*half, entry->revents != 0) ? std::next(half) : halves.erase(half);
     if (watched[1].revents != 0) take_new(halves);
-    counters_.half_open = halves.size();
   }
 }
 
@@ -170,7 +168,7 @@ void Listener::take_new(Halves& halves) {
     Arriving arriving = take_arriving(socket_.get());
     if (!arriving.fd) return out_of_descriptors(arriving.code, halves);
     halves.push_back({BootstrapSocket(std::move(arriving.fd)), std::move(arriving.peer), arriving.source,
-                      Deadline(handshake_seconds)});
+                      Deadline(handshake_seconds), Presence(counters_.half_open)});
     // What an honest peer says has mostly come already: then it never counts as quiet.
     if (!goes_on(halves.back(), true)) halves.pop_back();
   }
@@ -219,7 +217,11 @@ bool Listener::advance(Half& half) {
       return true;
     }
     if (record.head.kind != RecordKind::ready) throw UnavailableError("an unexpected handshake record came");
-    deliver(half.endpoint->finish(std::move(half.socket), half.peer));
+    auto connection = half.endpoint->finish(std::move(half.socket), half.peer);
+    // Counted before anybody can have it: who was accepted and asks finds itself there.
+    half.counted.end();
+    ++counters_.accepted;
+    deliver(std::move(connection));
   } catch (const AuthenticationError& error) {
     log(LogLevel::info, "authentication of " + half.peer + " failed: " + error.what());
     half.socket.refuse(error.what(), RecordKind::denied);
@@ -274,7 +276,6 @@ void Listener::deliver(std::shared_ptr<Connection> connection) {
     ready_.push_back(std::move(connection));
     ready_count_.store(ready_.size(), std::memory_order_release);
   }
-  ++counters_.accepted;
   waiting_.progress->wake();
 }
 

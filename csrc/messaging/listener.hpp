@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "messaging/establish.hpp"
 #include "messaging/half_open.hpp"
@@ -57,12 +58,28 @@ class RDMATX_API Listener {
  private:
   using Clock = Deadline::Clock;
 
+  /// Counts one more until it ends.
+  class Presence {
+   public:
+    explicit Presence(std::atomic<uint64_t>& count) noexcept : count_(&count) { ++count; }
+    Presence(Presence&& other) noexcept : count_(std::exchange(other.count_, nullptr)) {}
+    Presence& operator=(Presence&&) = delete;
+    ~Presence() { end(); }
+    void end() noexcept {
+      if (auto* count = std::exchange(count_, nullptr)) --*count;
+    }
+
+   private:
+    std::atomic<uint64_t>* count_;
+  };
+
   // A handshake that is half done.
   struct Half {
     BootstrapSocket socket;
     std::string peer;
     Source source;
     Deadline deadline;
+    Presence counted;
     Clock::time_point heard = Clock::now();
     HandshakeStage stage = HandshakeStage::silent;
     std::unique_ptr<Endpoint> endpoint = {};  // once the peer's hello was answered

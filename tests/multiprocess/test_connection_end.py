@@ -181,6 +181,22 @@ def test_connecting_and_closing_again_and_again(context: rdmatx.Context) -> None
         leaks.check(before)
 
 
+def test_a_peer_that_closes_as_soon_as_it_has_all(context: rdmatx.Context) -> None:
+    """Its goodbye may be here before the device tells that the message has arrived: it has arrived."""
+
+    def receive(address: str) -> None:
+        with context.connect(address) as far:
+            far.recv(bytearray(40_000))
+
+    with context.listen() as listener:
+        for _ in range(50):
+            receiver = threading.Thread(target=receive, args=(listener.address,))
+            receiver.start()
+            with listener.accept() as near:
+                near.send(bytes(40_000))
+            receiver.join()
+
+
 def test_many_connections_at_once(context: rdmatx.Context) -> None:
     with context.listen() as listener:
         pairs = [(context.connect(listener.address), listener.accept()) for _ in range(20)]
