@@ -139,5 +139,6 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/messaging.cpp
   csrc/bindings/messaging_arguments.cpp
   csrc/bindings/work.cpp
+  csrc/bindings/raw_copies.cpp
   csrc/bindings/testing.cpp
 )

@@ -60,7 +60,7 @@ def trim_pools() -> None: ...
 def collective_algorithms(collective: str) -> list[str]: ...
 def sent_bytes(buffer: object) -> bytes: ...
 
-# ---- faults on purpose, for tests ----------------------------------------------------------------
+# ---- faults on purpose and raw copies, for tests and benchmarks ----------------------------------
 
 class testing:
     @staticmethod
@@ -72,6 +72,21 @@ class testing:
     ) -> Device: ...
     @staticmethod
     def counted_calls(provider: str) -> int: ...
+    BOARD_BYTES: int
+    @staticmethod
+    def ring_send(board: Buffer, source: Buffer, count: int) -> None: ...
+    @staticmethod
+    def ring_receive(board: Buffer, target: Buffer, count: int) -> None: ...
+    @staticmethod
+    def copy_half(
+        board: Buffer,
+        memory: Buffer,
+        pid: int,
+        remote: int,
+        sends: bool,
+        count: int,
+        window: int,
+    ) -> None: ...
 
 # ---- verbs ---------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ void bind_connections(pybind11::module_& module);
 void bind_messaging(pybind11::module_& module);
 /// Group, CollectiveWork.
 void bind_collectives(pybind11::module_& module);
-/// The submodule `testing`: faults.
+/// The submodule `testing`: faults, and the raw ways that benchmarks compare with.
 void bind_testing(pybind11::module_& module);
+void bind_raw_copies(pybind11::module_& testing);
 
 }  // namespace rdmatx::bindings

@@ -22,7 +22,8 @@ PyDevice faulty_device(const std::string& provider, int failing_call,
 }  // namespace
 
 void bind_testing(py::module_& module) {
-  py::module_ testing = module.def_submodule("testing", "Faults on purpose, for tests.");
+  py::module_ testing =
+      module.def_submodule("testing", "Faults on purpose and raw copies, for tests and benchmarks.");
   testing.def("faulty_device", &faulty_device, py::arg("provider"), py::arg("failing_call"),
               py::arg("verb_names") = py::none(), py::arg("name") = "",
               "A Device whose table fails the n-th call (from 1, opening included; 0: none) of a verb that "
@@ -31,6 +32,7 @@ void bind_testing(py::module_& module) {
   testing.def(
       "counted_calls", [](const std::string& provider) { return counted_calls(parse_provider(provider)); },
       py::arg("provider"), "How many counted calls the provider's current plan has seen.");
+  bind_raw_copies(testing);
 }
 
 }  // namespace rdmatx::bindings

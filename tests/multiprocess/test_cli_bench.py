@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rdmatx.cli.bench.contestants.nixl import installed_package
 from tests.lanes import lane_missing
 from tests.multiprocess.cli_processes import Background, run
 
@@ -70,6 +71,18 @@ def test_one_object_a_peer(provider: str) -> None:
         check_speed(record, "peer_")
 
 
+def test_the_ways_without_a_protocol(provider: str) -> None:
+    words = ("--op", "send", "--sizes", "8,100000,1M", "--vs", "ring,split")
+    records = bench(*words, "--provider", provider)
+    assert [(record["bytes"], record["peer"]) for record in records] == [
+        (size, peer) for size in (8, 100000, 1 << 20) for peer in ("ring", "split")
+    ]
+    assert all(record["peer_verified"] for record in records)
+    done = run("bench", "p2p", "--op", "write", "--vs", "ring", "--provider", provider)
+    assert done.returncode == 1
+    assert "take --op send --mode bw" in done.stderr
+
+
 def test_memory_of_rdmatx_and_huge_pages(provider: str) -> None:
     words = ("--sizes", "4M", "--memory", "empty", "--vs", "memcpy", "--provider", provider)
     (record,) = bench(*words)
@@ -119,6 +132,8 @@ def skip_without(peer: str) -> None:
         pytest.skip("Open MPI is not here: apt-get install openmpi-bin libopenmpi-dev, mpi4py")
     if peer == "ucx" and not importlib.util.find_spec("ucxx"):
         pytest.skip("UCX is not here: pip install ucxx-cu12")
+    if peer == "nixl" and installed_package() is None:
+        pytest.skip("NIXL is not here: pip install nixl-cu12")
 
 
 # No test of a lane: what a peer does has nothing to do with the provider, and it is installed or not.
@@ -135,6 +150,18 @@ def test_peers_with_processes_of_their_own(peer: str, mode: str) -> None:
         assert (record["peer"], record["peer_verified"]) == (peer, True)
         assert record["peer_setting"] in ("with CMA", "without CMA")
         assert record["ratio"] > 0
+        check_speed(record, "peer_")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("op", "mode"), [("send", "lat"), ("write", "bw"), ("write", "lat"), ("read", "bw")]
+)
+def test_nixl(op: str, mode: str) -> None:
+    skip_without("nixl")
+    words = ("--op", op, "--mode", mode, "--sizes", "8,1M", "--vs", "nixl", "--provider", "soft")
+    for record in bench(*words):
+        assert (record["peer"], record["peer_verified"]) == ("nixl", True)
         check_speed(record, "peer_")
 
 
@@ -200,7 +227,8 @@ def test_people_get_a_table(provider: str) -> None:
 def test_a_peer_nobody_knows_is_named() -> None:
     done = run("bench", "p2p", "--vs", "gloo,quux")
     assert done.returncode == 2
-    assert "'quux' is no peer: choose among gloo, cma, memcpy, mpi, ucx, perftest" in done.stderr
+    choices = "gloo, cma, ring, split, memcpy, mpi, ucx, nixl, perftest"
+    assert f"'quux' is no peer: choose among {choices}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -214,12 +242,14 @@ def test_a_peer_nobody_knows_is_named() -> None:
             "pip install mpi4py",
         ),
         ("ucx", "importlib.util.find_spec = lambda name: None", "pip install ucxx-cu12"),
+        ("nixl", "importlib.util.find_spec = lambda name: None", "pip install nixl-cu12"),
     ],
 )
 def test_a_peer_that_is_not_installed_says_how_to_get_it(
     provider: str, peer: str, missing: str, remedy: str
 ) -> None:
-    words = ("bench", "p2p", "--op", "send", "--sizes", 8, "--vs", peer, "--provider", provider)
+    words = ("bench", "p2p", "--op", "send", "--mode", "lat", "--sizes", 8, "--vs", peer)
+    words += ("--provider", provider)
     done = run(*words, patch=f"import importlib.util, shutil; {missing}")
     assert done.returncode == 1
     assert remedy in done.stderr
@@ -230,3 +260,9 @@ def test_peers_of_messages_alone_say_so(provider: str, peer: str) -> None:
     done = run("bench", "p2p", "--op", "write", "--vs", peer, "--provider", provider)
     assert done.returncode == 1
     assert f"{peer} is compared at messages only: take --op send" in done.stderr
+
+
+def test_nixl_has_no_stream_of_messages(provider: str) -> None:
+    done = run("bench", "p2p", "--op", "send", "--vs", "nixl", "--provider", provider)
+    assert done.returncode == 1
+    assert "nixl has no messages: take --mode lat" in done.stderr

@@ -29,10 +29,13 @@ half a round trip for send, the time until the operation is complete for write a
 Every round verifies the bytes. A number is the median of the rounds. The peers take their turn
 in the same processes, round by round: gloo (PyTorch over TCP, send and receive whatever --op
 says), cma (process_vm_writev or readv between the two processes), memcpy (inside one process),
-perftest (ib_write_bw and its like on the same device, in processes of its own). mpi (Open MPI,
-called through mpi4py) and ucx (through ucxx) run in processes of their own too, with messages
-only, once with and once without the kernel's single copy (CMA): the better is reported. `ratio`
-is how many times as fast as the peer we are: of rates for bw, of p50 times for lat.
+and for --op send --mode bw ring (two copies, both processes at once, through shared memory) and
+split (each process copies one half by cma). perftest (ib_write_bw and its like on the same
+device) brings processes of its own. mpi (Open MPI, called through mpi4py) and ucx (through ucxx)
+run in processes of their own too, with messages only, once with and once without the kernel's
+single copy (CMA): the better is reported. nixl has writes and reads, and as --op send --mode lat
+a write with a notification there and back. `ratio` is how many times as fast as the peer we are:
+of rates for bw, of p50 times for lat.
 """
 
 
@@ -66,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_parse_peers,
         default=[],
         metavar="PEER,PEER",
-        help="compare with gloo, cma, memcpy, mpi, ucx, perftest in the same run",
+        help="compare with gloo, cma, ring, split, memcpy, mpi, ucx, nixl, perftest in the same run",
     )
     p2p.add_argument(
         "--memory",

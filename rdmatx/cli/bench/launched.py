@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rdmatx.cli.bench.case import Case
+from rdmatx.cli.bench.contestants.nixl import installed_package
 from rdmatx.cli.errors import CommandError
 
+# ucxx sets variables that UCX complains about.
+_QUIET_UCX = {"UCX_WARN_UNUSED_ENV_VARS": "n"}
 # What asking mpirun for its version may take.
 _VERSION_SECONDS = 30.0
 
@@ -34,10 +37,12 @@ def settings(peer: str, case: Case) -> list[Setting]:
 
     Raises ``CommandError`` where the peer is not installed or has no such operation.
     """
+    if peer == "nixl":
+        return _nixl_settings(case)
     if case.op != "send":
         raise CommandError(
             f"{peer} is compared at messages only: take --op send, or compare --op {case.op} "
-            "with cma, memcpy or perftest"
+            "with cma, memcpy, nixl or perftest"
         )
     return _mpi_settings() if peer == "mpi" else _ucx_settings()
 
@@ -83,9 +88,19 @@ def _ucx_settings() -> list[Setting]:
             "ucx is called through ucxx, which is not installed: pip install ucxx-cu12 (it needs "
             "no GPU)"
         )
-    # ucxx sets variables that UCX complains about.
-    quiet = {"UCX_WARN_UNUSED_ENV_VARS": "n"}
     return [
-        Setting("with CMA", environment={**quiet, "UCX_TLS": "self,posix,cma"}),
-        Setting("without CMA", environment={**quiet, "UCX_TLS": "self,posix"}),
+        Setting("with CMA", environment={**_QUIET_UCX, "UCX_TLS": "self,posix,cma"}),
+        Setting("without CMA", environment={**_QUIET_UCX, "UCX_TLS": "self,posix"}),
     ]
+
+
+def _nixl_settings(case: Case) -> list[Setting]:
+    if case.op == "send" and case.mode == "bw":
+        raise CommandError(
+            "nixl has no messages: take --mode lat (a write with a notification, there and back), "
+            "or --op write or read"
+        )
+    if installed_package() is None:
+        raise CommandError("nixl is not installed: pip install nixl-cu12 (it needs no GPU)")
+    # It wants to hear of a peer's end, so the choice of transports is left to it.
+    return [Setting("default", environment={**_QUIET_UCX, "NIXL_LOG_LEVEL": "WARN"})]

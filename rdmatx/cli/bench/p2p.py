@@ -16,9 +16,9 @@ from rdmatx.cli.bench.perftest import Perftest
 from rdmatx.cli.bench.sample import Sample, Summary, best, ratio, summarize
 
 # Those that take their turns in the processes of ours, over the same memory.
-_GUESTS = ("gloo", "cma", "memcpy")
+_GUESTS = ("gloo", "cma", "ring", "split", "memcpy")
 # Those that run in two processes of their own for each of their settings.
-_LAUNCHED = ("mpi", "ucx")
+_LAUNCHED = ("mpi", "ucx", "nixl")
 PEERS = (*_GUESTS, *_LAUNCHED, "perftest")
 # A round lasts about this long; shorter ones drown in the noise of the machine.
 ROUND_SECONDS = 0.25

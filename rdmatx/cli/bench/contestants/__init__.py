@@ -1,7 +1,8 @@
 """Those who move the bytes: ours and the peers, each in a module of its own.
 
-``CONTESTANTS`` names those that run inside worker processes: ours, gloo, cma and memcpy in the
-same two, mpi and ucx in two of their own for each setting (``rdmatx.cli.bench.launched``).
+``CONTESTANTS`` names those that run inside worker processes: ours, gloo and the ways without a
+protocol (cma, ring, split, memcpy) in the same two; mpi, ucx and nixl in two of their own for each
+setting (``rdmatx.cli.bench.launched``).
 perftest, which brings its own programs, is run by ``rdmatx.cli.bench.perftest``.
 """
 
@@ -16,9 +17,12 @@ CONTESTANTS = {
     "ours": ("rdmatx.cli.bench.contestants.ours", "Ours"),
     "gloo": ("rdmatx.cli.bench.contestants.gloo", "Gloo"),
     "cma": ("rdmatx.cli.bench.contestants.cma", "CrossMemory"),
+    "ring": ("rdmatx.cli.bench.contestants.raw", "SharedRing"),
+    "split": ("rdmatx.cli.bench.contestants.raw", "SplitCopy"),
     "memcpy": ("rdmatx.cli.bench.contestants.memcpy", "Memcpy"),
     "mpi": ("rdmatx.cli.bench.contestants.mpi", "OpenMpi"),
     "ucx": ("rdmatx.cli.bench.contestants.ucx", "Ucx"),
+    "nixl": ("rdmatx.cli.bench.contestants.nixl", "Nixl"),
 }
 
 
