@@ -53,7 +53,8 @@ void await(const std::atomic<uint64_t>& count, uint64_t value) {
     }
     std::this_thread::yield();
     if (give_up == Clock::time_point{}) give_up = Clock::now() + std::chrono::seconds(30);
-    if (Clock::now() > give_up) throw TimeoutError("the other process did not go on for 30 s", "", "copy", 30);
+    if (Clock::now() > give_up)
+      throw TimeoutError("the other process did not go on for 30 s", "", "copy", 30);
   }
 }
 

@@ -187,7 +187,8 @@ void Connection::judge() {
   if (verdict_ && Clock::now() >= verdict_at_) fail(verdict_, State::failed, first_line(verdict_));
 }
 
-// A peer may have our last message, close, and say so before the device tells us that the message has arrived.
+// A peer may have our last message, close, and say so before the device tells us that the message has
+// arrived.
 bool Connection::awaits_last_words() {
   if (!farewell_at_) farewell_at_ = Clock::now();
   return !closing_ && !verdict_ && lanes_.has_requests() && Clock::now() - *farewell_at_ <= grace;
