@@ -7,27 +7,43 @@
 namespace rdmatx::soft {
 namespace {
 
+constexpr uint64_t large_bytes = 8 * 1024;
+
 constexpr uint64_t record_bytes(uint64_t payload) {
   return sizeof(Record) + (payload + sizeof(Record) - 1) / sizeof(Record) * sizeof(Record);
 }
 
 }  // namespace
 
+/// What stays idle before the record: up to the end of the ring where it does not fit there, or where small
+/// ones have been alone for a while and the ring is empty.
+uint64_t Ring::gap_before(uint64_t need) noexcept {
+  const uint64_t offset = position_ & (capacity_ - 1);
+  if (offset + need > capacity_) return capacity_ - offset;
+  if (need >= large_bytes) {
+    last_large_ = position_;
+  } else if (offset >= small_bytes && position_ - last_large_ >= small_bytes) {
+    other_ = ends_->tail.load(std::memory_order_acquire);
+    if (other_ == position_) return capacity_ - offset;
+  }
+  return 0;
+}
+
 Record* Ring::reserve(size_t payload) noexcept {
   const uint64_t need = record_bytes(payload);
   const uint64_t offset = position_ & (capacity_ - 1);
-  const uint64_t pad = offset + need > capacity_ ? capacity_ - offset : 0;
-  if (position_ + pad + need - other_ > capacity_) {
+  const uint64_t gap = gap_before(need);
+  if (position_ + gap + need - other_ > capacity_) {
     other_ = ends_->tail.load(std::memory_order_acquire);
-    if (position_ + pad + need - other_ > capacity_) return nullptr;
+    if (position_ + gap + need - other_ > capacity_) return nullptr;
   }
-  if (pad) {
+  if (gap) {
     auto* filler = new (data_ + offset) Record{};
     filler->kind = RecordKind::pad;
-    filler->bytes = static_cast<uint32_t>(pad - sizeof(Record));
+    filler->bytes = static_cast<uint32_t>(gap - sizeof(Record));
   }
-  pending_ = pad + need;
-  auto* record = new (data_ + ((offset + pad) & (capacity_ - 1))) Record{};
+  pending_ = gap + need;
+  auto* record = new (data_ + ((offset + gap) & (capacity_ - 1))) Record{};
   record->bytes = static_cast<uint32_t>(payload);
   return record;
 }

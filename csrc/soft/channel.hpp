@@ -50,6 +50,10 @@ struct RingEnds {
 
 /// One side's view of a ring: single producer, single consumer, records contiguous and 64-byte aligned.
 /// Each side keeps one for itself and calls it under its queue pair's lock.
+///
+/// Memory that still lies in the other processor's cache is slow to write. So a ring of payload is larger
+/// than such a cache, and large payloads go round all of it; small ones stay at its beginning where they can,
+/// so that a ring of them alone takes no more memory than that.
 class Ring {
  public:
   Ring() = default;
@@ -70,16 +74,23 @@ class Ring {
     return !ends_ ||
            ends_->tail.load(std::memory_order_relaxed) == ends_->head.load(std::memory_order_acquire);
   }
+  /// Producer: whether the ring has been gone round, so that its memory has been touched before.
+  bool is_warm() const noexcept { return position_ >= capacity_; }
   /// The largest payload that always fits an empty ring; a record of it divides the capacity evenly.
   static constexpr size_t max_payload = 64 * 1024 - sizeof(Record);
+  /// Where small payloads stay.
+  static constexpr uint64_t small_bytes = 512 * 1024;
 
  private:
+  uint64_t gap_before(uint64_t need) noexcept;
+
   RingEnds* ends_ = nullptr;
   std::byte* data_ = nullptr;
   uint64_t capacity_ = 0;
-  uint64_t position_ = 0;  // of this side: head for the producer, tail for the consumer
-  uint64_t other_ = 0;     // the other side's end as last seen
-  uint64_t pending_ = 0;   // bytes reserved, or in the record at the front
+  uint64_t position_ = 0;    // of this side: head for the producer, tail for the consumer
+  uint64_t other_ = 0;       // the other side's end as last seen
+  uint64_t pending_ = 0;     // bytes reserved, or in the record at the front
+  uint64_t last_large_ = 0;  // of the producer: where a large payload began last
   uint32_t front_bytes_ = 0;
 };
 
@@ -141,7 +152,7 @@ struct ChannelState {
 /// Owns the mapping of one channel. Immutable; the state is shared with the peer.
 class Channel {
  public:
-  static constexpr uint64_t request_bytes = 512 * 1024;
+  static constexpr uint64_t request_bytes = 4 * 1024 * 1024;
   static constexpr uint64_t response_bytes = 256 * 1024;
   static constexpr size_t header_bytes = 4096;
   static constexpr size_t total_bytes = header_bytes + request_bytes + response_bytes;

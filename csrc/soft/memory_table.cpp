@@ -78,6 +78,11 @@ const MemoryEntry* MemoryTable::find(uint32_t key, uint64_t address, uint64_t le
   return &entry;
 }
 
+bool MemoryTable::is_shared(uint32_t key) const noexcept {
+  const uint32_t index = index_of(key);
+  return index < max_entries && entries()[index].segment.load(std::memory_order_relaxed) != 0;
+}
+
 uint64_t MemoryTable::displacement(uint32_t key) const noexcept {
   const uint32_t index = index_of(key);
   return index < max_entries ? entries()[index].displacement.load(std::memory_order_relaxed) : 0;

@@ -51,6 +51,8 @@ class MemoryTable {
   /// null otherwise.
   const MemoryEntry* find(uint32_t key, uint64_t address, uint64_t length, uint32_t protection_domain,
                           uint32_t access) const noexcept;
+  /// Whether the region of `key` lies in memory that peers map. No check: a hint of the way to take.
+  bool is_shared(uint32_t key) const noexcept;
   /// Of a region that was found, MemoryEntry::displacement.
   uint64_t displacement(uint32_t key) const noexcept;
   int fd() const noexcept { return memory_->fd(); }

@@ -13,6 +13,7 @@
 
 #include "base/unique_fd.hpp"
 #include "soft/channel.hpp"
+#include "soft/write_ways.hpp"
 
 // The verbs objects of the software HCA. Each begins with the structure that verbs.h shows to its user, so a
 // pointer to one is a pointer to the other (as a provider's objects are in libibverbs).
@@ -143,7 +144,7 @@ inline bool is_atomic(ibv_wr_opcode opcode) noexcept {
 
 /// A posted send. The scatter list and the inline data lie in the queue's own arrays.
 struct SendEntry {
-  enum class Phase : uint8_t { queued, moving, awaiting, done, failed };
+  enum class Phase : uint8_t { queued, chosen, moving, awaiting, done, failed };
   uint64_t id;
   ibv_wr_opcode opcode;
   Phase phase;
@@ -156,6 +157,8 @@ struct SendEntry {
   uint64_t length;   // of the whole message, in bytes
   uint64_t offset;   // bytes that have been handed over
   uint64_t message;  // its number on the channel, once it is in the ring
+  bool timed;        // what it takes is told to WriteWays
+  uint64_t ns;       // of a timed write: when its copy began, or what putting it into the ring took so far
 };
 
 /// A reliable-connected queue pair. Everything below `mutex` is guarded by it; the engine (requester.cpp,
@@ -187,6 +190,7 @@ struct QueuePair {
   uint64_t messages_sent = 0;
   uint64_t unreachable_since_ns = 0, not_ready_since_ns = 0;
   uint32_t shared_generation = 0;  // of the write that was shared last
+  WriteWays ways;
 
   // As responder.
   std::shared_ptr<Channel> inbound;

@@ -14,11 +14,14 @@ namespace {
 
 /// The longest copy between two looks at anything else: a deregistration waits for at most this.
 constexpr uint64_t slice_bytes = 4 * 1024 * 1024;
-/// A write up to here goes through the ring to a peer that polls, rather than wait until what was sent before
-/// it is executed.
-constexpr uint64_t ring_write_bytes = 32 * 1024;
-/// A write from here on is open to the help of a peer that polls. Below, it is done before the peer would see
-/// it.
+/// A write of this size goes to a peer that polls the way that WriteWays chooses. A shorter one goes through
+/// the ring rather than wait until what was sent before it is executed; of a longer one the ring would take
+/// more cache than there is.
+constexpr uint64_t ring_from_bytes = 8 * 1024;
+constexpr uint64_t ring_to_bytes = 4 * 1024 * 1024;
+/// Its pieces: while the peer takes one out of the ring, the next goes in.
+constexpr uint64_t ring_piece_bytes = 32 * 1024;
+/// A write that is longer than these is open to the help of a peer that polls.
 constexpr uint64_t share_from_bytes = 2 * SharedWrite::piece_bytes;
 
 void commit(QueuePair& qp) {
@@ -31,16 +34,27 @@ uint8_t last_flags(const SendEntry& entry, bool with_immediate) {
                               (entry.solicited ? record_solicited : 0));
 }
 
-Step step_send(QueuePair& qp, SendEntry& entry) {
+/// The next piece of the payload in the ring, of at most `most` bytes, not committed yet. Null while there is
+/// no room, or where the entry has failed.
+Record* put_piece(QueuePair& qp, SendEntry& entry, RecordKind kind, uint64_t most) {
   std::vector<iovec>& pieces = qp.pieces;
+  const uint64_t bytes = std::min(entry.length - entry.offset, most);
+  if (!send_pieces(qp, entry, entry.offset, bytes, 0, pieces)) {
+    fail(entry, IBV_WC_LOC_PROT_ERR);
+    return nullptr;
+  }
+  Record* record = qp.requests_out.reserve(bytes);
+  if (!record) return nullptr;
+  record->kind = kind;
+  gather(reinterpret_cast<std::byte*>(record + 1), pieces);
+  entry.offset += bytes;
+  return record;
+}
+
+Step step_send(QueuePair& qp, SendEntry& entry) {
   do {
-    const uint64_t bytes = std::min<uint64_t>(entry.length - entry.offset, Ring::max_payload);
-    Record* record = qp.requests_out.reserve(bytes);
+    Record* record = put_piece(qp, entry, RecordKind::send, Ring::max_payload);
     if (!record) return Step::blocked;
-    if (!send_pieces(qp, entry, entry.offset, bytes, 0, pieces)) return fail(entry, IBV_WC_LOC_PROT_ERR);
-    record->kind = RecordKind::send;
-    gather(reinterpret_cast<std::byte*>(record + 1), pieces);
-    entry.offset += bytes;
     if (entry.offset == entry.length) {
       record->flags = last_flags(entry, entry.opcode == IBV_WR_SEND_WITH_IMM);
       record->immediate = entry.immediate;
@@ -54,19 +68,18 @@ Step step_send(QueuePair& qp, SendEntry& entry) {
 
 /// One piece of a write through the ring, for the responder to put in place. False while there is no room.
 bool put_write_piece(QueuePair& qp, SendEntry& entry) {
-  std::vector<iovec>& pieces = qp.pieces;
-  const uint64_t bytes = std::min<uint64_t>(entry.length - entry.offset, Ring::max_payload);
-  Record* record = qp.requests_out.reserve(bytes);
+  const uint64_t place = entry.remote_address + entry.offset;
+  const uint64_t began = entry.timed ? now_ns() : 0;
+  Record* record = put_piece(qp, entry, RecordKind::write, ring_piece_bytes);
   if (!record) return false;
-  if (!send_pieces(qp, entry, entry.offset, bytes, 0, pieces)) {
-    fail(entry, IBV_WC_LOC_PROT_ERR);
-    return false;
+  if (entry.timed) {
+    entry.ns += now_ns() - began;
+    // The first time round, memory is touched that nobody has touched before.
+    if (entry.offset == entry.length && qp.requests_out.is_warm())
+      qp.ways.took(WriteWays::ring, entry.length, entry.ns);
   }
-  record->kind = RecordKind::write;
   record->key = entry.remote_key;
-  record->address = entry.remote_address + entry.offset;
-  gather(reinterpret_cast<std::byte*>(record + 1), pieces);
-  entry.offset += bytes;
+  record->address = place;
   commit(qp);
   return true;
 }
@@ -184,21 +197,41 @@ Step copy_pieces(QueuePair& qp, SendEntry& entry) {
   return Step::blocked;
 }
 
-/// A write is copied straight into the peer's memory, together with the peer where that polls, or goes
-/// through the ring where the kernel allows no such copy.
+/// Decides, once, whether a write goes through the ring although the kernel may allow a copy.
+void choose_way(QueuePair& qp, SendEntry& entry) {
+  if (entry.length > ring_to_bytes || !peer_takes_part(qp)) return;
+  if (entry.length < ring_from_bytes) {
+    entry.only_ring = qp.send_head != qp.send_next;
+  } else if (!qp.peer->memory().is_shared(entry.remote_key)) {
+    const WriteWays::Choice choice = qp.ways.choose(entry.length);
+    entry.only_ring = choice.way == WriteWays::ring;
+    entry.timed = choice.timed;
+  }
+}
+
+/// Alone, or together with a peer that polls; done once all is in place, or where the ring has to serve.
+Step copy_write(QueuePair& qp, SendEntry& entry) {
+  if (entry.phase == SendEntry::Phase::chosen) {
+    if (qp.send_head != qp.send_next) return Step::blocked;  // what went before is not executed yet
+    if (entry.timed) entry.ns = now_ns();
+    share_write(qp, entry);
+  }
+  entry.phase = SendEntry::Phase::moving;
+  if (entry.shared && copy_pieces(qp, entry) == Step::blocked) return Step::blocked;
+  if (copy_slices(qp, entry) == Step::blocked) return Step::blocked;
+  if (entry.timed && !entry.only_ring) qp.ways.took(WriteWays::copy, entry.length, now_ns() - entry.ns);
+  entry.timed = false;
+  return Step::done;
+}
+
+/// A write goes through the ring, or is copied straight into the peer's memory.
 Step step_write(QueuePair& qp, SendEntry& entry, Effort effort) {
   if (effort == Effort::brief && entry.length > brief_bytes) return Step::blocked;
-  if (!entry.only_ring && entry.length > 0 && qp.send_head != qp.send_next) {
-    // What went before is not executed yet.
-    if (entry.length > ring_write_bytes || !peer_takes_part(qp)) return Step::blocked;
-    entry.only_ring = true;
+  if (entry.phase == SendEntry::Phase::queued) {
+    entry.phase = SendEntry::Phase::chosen;
+    if (!entry.only_ring && entry.length > 0) choose_way(qp, entry);
   }
-  if (!entry.only_ring && entry.length > 0) {
-    if (entry.phase == SendEntry::Phase::queued) share_write(qp, entry);
-    entry.phase = SendEntry::Phase::moving;
-    if (entry.shared && copy_pieces(qp, entry) == Step::blocked) return Step::blocked;
-    if (copy_slices(qp, entry) == Step::blocked) return Step::blocked;
-  }
+  if (!entry.only_ring && entry.length > 0 && copy_write(qp, entry) == Step::blocked) return Step::blocked;
   while (entry.offset < entry.length)
     if (!put_write_piece(qp, entry)) return Step::blocked;
   if (entry.only_ring || entry.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) return finish_write(qp, entry);

@@ -66,6 +66,37 @@ TEST(a_full_ring_refuses_and_recovers) {
   CHECK(producer.reserve(0) != nullptr);
 }
 
+TEST(small_payloads_stay_at_the_beginning) {
+  auto channel = Channel::create();
+  Ring producer = channel->requests(), consumer = channel->requests();
+  bool corrupt = false;
+  const auto pass_one = [&](size_t bytes, uint32_t number) {
+    Record* record = producer.reserve(bytes);
+    CHECK(record != nullptr);
+    fill(record, number);
+    producer.commit();
+    const Record* arrived = consumer.front(&corrupt);
+    CHECK(arrived != nullptr && intact(arrived, number, bytes));
+    consumer.pop();
+    return reinterpret_cast<std::byte*>(record);
+  };
+  std::byte* const first = pass_one(8, 0);
+  for (uint32_t number = 1; number < 50'000; ++number)
+    CHECK(pass_one(number % 4000, number) < first + Ring::small_bytes);
+  // Large ones go round the whole ring, also with small ones in between.
+  bool far = false;
+  for (uint32_t number = 0; number < 100; ++number) {
+    pass_one(Ring::max_payload, number);
+    far |= pass_one(64, number) > first + Channel::request_bytes * 3 / 4;
+  }
+  CHECK(far);
+  // Then small ones alone come back.
+  for (uint32_t number = 0; number < 10'000; ++number) pass_one(64, number);
+  for (uint32_t number = 0; number < 50'000; ++number)
+    CHECK(pass_one(64, number) < first + Ring::small_bytes);
+  CHECK(!corrupt);
+}
+
 TEST(nonsense_in_the_ring_is_told_and_not_followed) {
   for (const uint64_t head : {uint64_t{32}, Channel::request_bytes + 64, ~uint64_t{0}}) {
     auto channel = Channel::create();
