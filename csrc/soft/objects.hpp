@@ -149,7 +149,7 @@ struct SendEntry {
   ibv_wr_opcode opcode;
   Phase phase;
   bool signaled, solicited, inline_data, fenced;
-  bool only_ring;  // no direct copy: the kernel refused it, or it would have to wait
+  bool only_ring;  // no direct copy: the kernel refused it, it would have to wait, or the ring is faster
   bool shared;     // the responder may help (SharedWrite)
   ibv_wc_status status;
   uint32_t immediate, remote_key, sge_count;

@@ -21,7 +21,8 @@ constexpr uint64_t ring_from_bytes = 8 * 1024;
 constexpr uint64_t ring_to_bytes = 4 * 1024 * 1024;
 /// Its pieces: while the peer takes one out of the ring, the next goes in.
 constexpr uint64_t ring_piece_bytes = 32 * 1024;
-/// A write that is longer than these is open to the help of a peer that polls.
+/// A copied write from here on is open to the help of a peer that polls. Below, it is done before the peer
+/// would see it.
 constexpr uint64_t share_from_bytes = 2 * SharedWrite::piece_bytes;
 
 void commit(QueuePair& qp) {
@@ -39,12 +40,12 @@ uint8_t last_flags(const SendEntry& entry, bool with_immediate) {
 Record* put_piece(QueuePair& qp, SendEntry& entry, RecordKind kind, uint64_t most) {
   std::vector<iovec>& pieces = qp.pieces;
   const uint64_t bytes = std::min(entry.length - entry.offset, most);
+  Record* record = qp.requests_out.reserve(bytes);
+  if (!record) return nullptr;
   if (!send_pieces(qp, entry, entry.offset, bytes, 0, pieces)) {
     fail(entry, IBV_WC_LOC_PROT_ERR);
     return nullptr;
   }
-  Record* record = qp.requests_out.reserve(bytes);
-  if (!record) return nullptr;
   record->kind = kind;
   gather(reinterpret_cast<std::byte*>(record + 1), pieces);
   entry.offset += bytes;
