@@ -159,8 +159,9 @@ TEST(a_refused_registration_names_the_limit_and_the_need) {
   faulty_verbs(Provider::soft, 1, {"reg_mr"});
   CHECK_THROWS(VerbsError, "12345 bytes",
                MemoryRegion::create(domain, memory.data(), memory.size(), everything));
-  // The same errno for memory that is not there: another cause, other words. The second mebibyte lies below every
-  // program, and the kernel gives out nothing there unasked; of a mapping just closed no one knows that.
+  // The same errno for memory that is not there: another cause, other words. The second mebibyte lies below
+  // every program, and the kernel gives out nothing there unasked; of a mapping just closed no one knows
+  // that.
   void* gone = reinterpret_cast<void*>(uintptr_t{1} << 20);
   faulty_verbs(Provider::soft, 1, {"reg_mr"});
   CHECK_THROWS(VerbsError, "nothing is mapped", MemoryRegion::create(domain, gone, 4096, Access::none));
