@@ -1,8 +1,8 @@
 """Runs tests inside the soft-RoCE lab and reports each as an item of the pytest on the host.
 
-One boot serves them all: at the first item the lab starts with a pytest for every item that was selected.
-That one writes each outcome to a file as it goes (--outcomes); each item on the host waits for its own
-line.
+At the first item labs start, one for each processor up to two, and each runs one pytest for its share of
+the items that were selected: a guest has one CPU, so two are done in half the time. They write each outcome
+to a file as they go (--outcomes); each item on the host waits for its own line.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.launch import ROOT
 
 # Seconds: the whole lab run, and one item's wait for it. Each test inside has a limit of its own.
 LIMIT = 3000
+LABS = min(2, os.cpu_count() or 1)
 # The guest has one CPU, which the tests' processes share.
 GUEST_ENVIRONMENT = {"RDMATX_TEST_TIME_SCALE": "3"}
 INNER = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--provider=system"]
@@ -78,21 +79,51 @@ class LabItem(pytest.Item):
 
 
 class LabRun:
-    """The one lab of a test session: started when first asked, ended with the session."""
+    """The labs of a test session: started when the first outcome is asked for, ended with the session."""
 
     def __init__(self, ids: list[str]) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._missing = _what_the_lab_lacks()
+        self._guests: list[LabGuest] = []
+        self._guest_of: dict[str, LabGuest] = {}
+        if self._missing:
+            return
+        for number, share in enumerate(shares(ids, LABS)):
+            guest = LabGuest(f"{os.getpid()}-{number}", share)
+            self._guests.append(guest)
+            self._guest_of.update(dict.fromkeys(share, guest))
+
+    def outcome(self, inner: str) -> dict[str, Any]:
+        """Waits until that test is through in its lab."""
+        if self._missing:
+            lane_missing("rxe", self._missing)
+        return self._guest_of[inner].outcome(inner)
+
+    def close(self) -> None:
+        for guest in self._guests:
+            guest.close()
+
+
+def shares(ids: list[str], count: int) -> list[list[str]]:
+    """Splits the tests among guests, whole files, so that each has about as many; none is empty."""
+    files: dict[str, list[str]] = {}
+    for inner in ids:
+        files.setdefault(inner.partition("::")[0], []).append(inner)
+    parts: list[list[str]] = [[] for _ in range(count)]
+    for tests in sorted(files.values(), key=len, reverse=True):
+        min(parts, key=len).extend(tests)
+    return [part for part in parts if part]
+
+
+class LabGuest:
+    """One lab and the pytest in it."""
+
+    def __init__(self, name: str, ids: list[str]) -> None:
         self._outcomes: dict[str, dict[str, Any]] = {}
         self._read = 0
         # Inside the working folder: the lab's guest can write nowhere else.
-        self._folder = ROOT / "build" / f"lab-{os.getpid()}"
+        self._folder = ROOT / "build" / f"lab-{name}"
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "ids").write_text("\n".join(ids) + "\n")
-        self._missing = _what_the_lab_lacks()
-        if not self._missing:
-            self._start()
-
-    def _start(self) -> None:
         command = [
             *(sys.executable, "-m", "rdmatx.lab", "run", "--timeout", str(LIMIT), "--"),
             *("env", *(f"{name}={value}" for name, value in GUEST_ENVIRONMENT.items())),
@@ -105,10 +136,6 @@ class LabRun:
             )
 
     def outcome(self, inner: str) -> dict[str, Any]:
-        """Waits until that test is through in the lab."""
-        if self._missing:
-            lane_missing("rxe", self._missing)
-        assert self._process is not None
         while inner not in self._outcomes:
             ended = self._process.poll() is not None
             self._take_new_outcomes()
@@ -137,15 +164,13 @@ class LabRun:
         return (self._folder / "output").read_text(errors="replace")[-8000:]
 
     def close(self) -> None:
-        if self._process is not None:
-            if self._process.poll() is None:
-                # All outcomes are here, or the session was interrupted: it has nothing left to tell.
-                try:
-                    self._process.wait(30 if not _interrupted() else 0.1)
-                except subprocess.TimeoutExpired:
-                    self._process.terminate()
-                    self._process.wait()
-            self._process = None
+        if self._process.poll() is None:
+            # All outcomes are here, or the session was interrupted: it has nothing left to tell.
+            try:
+                self._process.wait(30 if not _interrupted() else 0.1)
+            except subprocess.TimeoutExpired:
+                self._process.terminate()
+                self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
