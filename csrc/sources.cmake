@@ -107,8 +107,10 @@ set(RDMATX_COLLECTIVES_SOURCES
   csrc/collectives/call.cpp
   csrc/collectives/data_type.cpp
   csrc/collectives/engine.cpp
+  csrc/collectives/engine_ends.cpp
   csrc/collectives/group.cpp
   csrc/collectives/members.cpp
+  csrc/collectives/message.cpp
   csrc/collectives/operation.cpp
   csrc/collectives/reduce_scatter.cpp
   csrc/collectives/reduction.cpp

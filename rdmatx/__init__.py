@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rdmatx.errors import Error as Error
     from rdmatx.group import CollectiveWork as CollectiveWork
     from rdmatx.group import Group as Group
+    from rdmatx.group import MessageWork as MessageWork
 
 #: Where each public name lives; a module has itself.
 _home = {
@@ -41,6 +42,7 @@ _home = {
     "Group": "rdmatx.group",
     "HostBuffer": "rdmatx.buffers",
     "Listener": "rdmatx.context",
+    "MessageWork": "rdmatx.group",
     "Region": "rdmatx.context",
     "RemoteKey": "rdmatx.context",
     "WaitingMessage": "rdmatx.context",

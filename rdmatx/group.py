@@ -14,76 +14,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rdmatx import _C, bootstrap, tuning
-from rdmatx._C import CollectiveWork
+from rdmatx._C import CollectiveWork, MessageWork
 from rdmatx.context import DEFAULT_TIMEOUT, Context
+from rdmatx.element_types import reduced_type_of, type_of
 from rdmatx.errors import UsageError
 
-__all__ = ["CollectiveWork", "Group"]
+__all__ = ["CollectiveWork", "Group", "MessageWork"]
 
-#: Element types that are reduced, and 8-bit floats, which are moved, by the names of numpy and torch.
-_TYPES = {
-    "float32",
-    "float64",
-    "float16",
-    "bfloat16",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "bool",
-    "complex64",
-    "complex128",
-}
-#: The same by the formats of memoryview, array and struct, for native sizes.
-_FORMATS = {
-    "f": "float32",
-    "d": "float64",
-    "e": "float16",
-    "b": "int8",
-    "h": "int16",
-    "i": "int32",
-    "l": "int64",
-    "q": "int64",
-    "B": "uint8",
-    "c": "uint8",
-    "?": "bool",
-}
 _ADDRESS_BYTES = 128
 #: How many groups this process has made from its environment: their keys are apart.
 _made_from_environment = 0
-
-
-def _type_of(buffer: Any) -> tuple[str, int]:
-    """The name of a buffer's element type, and how many elements it has. What is none of the types that
-    are reduced counts as bytes."""
-    dtype = getattr(buffer, "dtype", None)
-    if dtype is not None:
-        name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
-        count = int(buffer.numel()) if hasattr(buffer, "numel") else int(buffer.size)
-        if name in _TYPES:
-            return name, count
-        if name.startswith("float8"):
-            return "float8", count
-        size = getattr(buffer, "itemsize", None) or buffer.element_size()
-        return "uint8", count * int(size)
-    if isinstance(buffer, (_C.Region, _C.RegionPart)):
-        return "uint8", int(buffer.nbytes)
-    view = memoryview(buffer)
-    name = _FORMATS.get(view.format.lstrip("@="), "")
-    return (name, view.nbytes // view.itemsize) if name else ("uint8", view.nbytes)
-
-
-def _reduced_type_of(buffer: Any) -> tuple[str, int]:
-    """The same of one that is to be reduced."""
-    name, count = _type_of(buffer)
-    dtype = getattr(buffer, "dtype", None)
-    own = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
-    if dtype is not None and name == "uint8" and own != "uint8":
-        raise UsageError(
-            f"elements of {own} are moved, not reduced; those that are: {', '.join(sorted(_TYPES))}"
-        )
-    return name, count
 
 
 class Group(_C.Group):
@@ -211,7 +151,7 @@ class Group(_C.Group):
         `op` is "sum", "prod", "min", "max", "avg", "band", "bor", "bxor" or "premul_sum", whose inputs
         are multiplied by `factor` first. NaN is the minimum and the maximum of anything and NaN.
         """
-        dtype, count = _reduced_type_of(tensor)
+        dtype, count = reduced_type_of(tensor)
         return self._call(
             "all_reduce", None, tensor, timeout, async_op,
             dtype=dtype, count=count, op=op, factor=factor, algorithm=algorithm,
@@ -233,7 +173,7 @@ class Group(_C.Group):
 
         The input is a block for each rank, as large as the output; with `counts`, of so many elements.
         """
-        dtype, count = _reduced_type_of(output)
+        dtype, count = reduced_type_of(output)
         return self._call(
             "reduce_scatter", input, output, timeout, async_op,
             dtype=dtype, count=count, counts=_counts(counts), op=op, factor=factor, algorithm=algorithm,
@@ -253,7 +193,7 @@ class Group(_C.Group):
 
         All inputs are of one size, or have `counts` elements by rank.
         """
-        dtype, count = _type_of(input)
+        dtype, count = type_of(input)
         return self._call(
             "all_gather", input, output, timeout, async_op,
             dtype=dtype, count=count, counts=_counts(counts), algorithm=algorithm,
@@ -269,7 +209,7 @@ class Group(_C.Group):
         async_op: bool = False,
     ) -> CollectiveWork | None:
         """Gives every rank the root's tensor, in place."""
-        dtype, count = _type_of(tensor)
+        dtype, count = type_of(tensor)
         return self._call(
             "broadcast", None, tensor, timeout, async_op,
             dtype=dtype, count=count, root=root, algorithm=algorithm,
@@ -291,7 +231,7 @@ class Group(_C.Group):
 
         The tensors of the other ranks are left as they are.
         """
-        dtype, count = _reduced_type_of(tensor)
+        dtype, count = reduced_type_of(tensor)
         target = (tensor if output is None else output) if self.rank == root else None
         return self._call(
             "reduce", tensor, target, timeout, async_op,
@@ -309,7 +249,7 @@ class Group(_C.Group):
         async_op: bool = False,
     ) -> CollectiveWork | None:
         """Gives the root the inputs of all ranks, in order; `output` is None on the others."""
-        dtype, count = _type_of(input)
+        dtype, count = type_of(input)
         return self._call(
             "gather", input, output if self.rank == root else None, timeout, async_op,
             dtype=dtype, count=count, counts=_counts(counts), root=root,
@@ -326,7 +266,7 @@ class Group(_C.Group):
         async_op: bool = False,
     ) -> CollectiveWork | None:
         """Gives each rank its block of the root's `input`, which is None on the others."""
-        dtype, count = _type_of(output)
+        dtype, count = type_of(output)
         return self._call(
             "scatter", input if self.rank == root else None, output, timeout, async_op,
             dtype=dtype, count=count, counts=_counts(counts), root=root,
@@ -348,7 +288,7 @@ class Group(_C.Group):
         """
         if (send_counts is None) != (receive_counts is None):
             raise UsageError("all_to_all takes send_counts and receive_counts together, or neither")
-        dtype, count = _type_of(input)
+        dtype, count = type_of(input)
         if send_counts is None:
             if count % self.world:
                 raise UsageError(
@@ -381,6 +321,50 @@ class Group(_C.Group):
             return self._start(collective, input, output, timeout, **details)
         self._run(collective, input, output, timeout, **details)
         return None
+
+    # ---- messages between two ranks ----
+
+    def send(
+        self,
+        tensor: Any,
+        destination: int,
+        tag: int = 0,
+        *,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> MessageWork:
+        """Sends a tensor to one rank, beside the collectives.
+
+        Returns once the memory may be used again: of a small one at once, else when it was received.
+        Messages of one tag (0 to 2**63 - 1) between two ranks do not overtake each other. Any memory of
+        the host will do, strided arrays too.
+        """
+        work = self._send(tensor, destination, tag, timeout, async_op)
+        return work if async_op else self._ended(work)
+
+    def recv(
+        self,
+        tensor: Any,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> MessageWork:
+        """Receives a tensor from one rank, or (`source=None`) from the first that sends one of this tag;
+        the work tells whom (`peer`) and how much (`nbytes`).
+
+        Raises `TimeoutError` where no message comes in time: the receive is withdrawn then. Raises
+        `SizeMismatchError` where the message is larger than the tensor: it is dropped. After both the
+        group lives on.
+        """
+        work = self._receive(tensor, source, tag, timeout, async_op)
+        return work if async_op else self._ended(work)
+
+    @staticmethod
+    def _ended(work: MessageWork) -> MessageWork:
+        work.wait()
+        return work
 
     # ---- the group itself ----
 

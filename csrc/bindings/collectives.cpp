@@ -77,25 +77,44 @@ GroupPointer create_group(const std::shared_ptr<Context>& context, const std::sh
       without_gil([&] { return Group::create(context, listener, std::move(settings)); }));
 }
 
-void bind_collective_work(py::module_& module) {
-  py::class_<CollectiveWork> type(
-      module, "CollectiveWork",
-      "A collective that was started. It ends in exactly one state, and holds its "
-      "buffers till then. `await work` waits for it in an asyncio event loop.");
+/// What a collective and a message have in common.
+template <typename Work>
+void bind_group_work(py::class_<Work>& type) {
   bind_waiting_in_loop(type);
   type.def("__await__", [](py::object self) { return asynchronous("finished")(self).attr("__await__")(); })
-      .def_property_readonly("_finished", &CollectiveWork::finished)
+      .def_property_readonly("_finished", &Work::finished)
       .def(
-          "wait",
-          [](const CollectiveWork& self, Timeout timeout) { without_gil([&] { self.wait(timeout); }); },
+          "wait", [](const Work& self, Timeout timeout) { without_gil([&] { self.wait(timeout); }); },
           py::arg("timeout") = py::none(),
           "Waits for the end. Raises what made it fail, and TimeoutError where it is not done within "
           "`timeout` "
           "seconds; then it goes on and can be waited for again. Without one it waits for the end, which the "
           "timeout of the collective bounds.")
       .def(
-          "done", [](const CollectiveWork& self) { return without_gil([&] { return self.done(); }); },
+          "done", [](const Work& self) { return without_gil([&] { return self.done(); }); },
           "Whether it has ended, well or not. Looks once and never waits.");
+}
+
+void bind_works(py::module_& module) {
+  py::class_<CollectiveWork> collective(
+      module, "CollectiveWork",
+      "A collective that was started. It ends in exactly one state, and holds its "
+      "buffers till then. `await work` waits for it in an asyncio event loop.");
+  bind_group_work(collective);
+  py::class_<MessageWork> message(
+      module, "MessageWork",
+      "A message of a group that was started. It ends in exactly one state, and "
+      "holds its buffer till then. `await work` waits for it in an asyncio event loop.");
+  bind_group_work(message);
+  message
+      .def_property_readonly(
+          "peer", &MessageWork::peer,
+          "The other rank; of a receive from any rank, who sent it. Raises UsageError while it "
+          "is pending, or what made it fail.")
+      .def_property_readonly(
+          "nbytes", &MessageWork::bytes,
+          "Bytes moved; of a receive, what came. Raises UsageError while it is pending, or what "
+          "made it fail.");
 }
 
 struct CollectiveArguments {
@@ -124,10 +143,31 @@ void bind_calls(py::class_<Group, GroupPointer>& type) {
           [](Group& self, const std::string& collective, py::handle input, py::handle output, Timeout timeout,
              const py::kwargs& details) {
             auto [call, in, out] = arguments_of(collective, details, input, output);
-            return without_gil(
-                [&] { return self.start(std::move(call), std::move(in), std::move(out), timeout, true); });
+            return without_gil([&] {
+              return self.start(std::move(call), std::move(in), std::move(out), {timeout, true, {}});
+            });
           },
           py::arg("collective"), py::arg("input"), py::arg("output"), py::arg("timeout"));
+}
+
+void bind_messages(py::class_<Group, GroupPointer>& type) {
+  type.def(
+          "_send",
+          [](Group& self, py::handle tensor, int to, uint64_t tag, Timeout timeout, bool in_background) {
+            OperationMemory memory = memory_of(tensor, Wanted::read, "the message");
+            return without_gil(
+                [&] { return self.send(std::move(memory), to, tag, {timeout, in_background, {}}); });
+          },
+          py::arg("tensor"), py::arg("to"), py::arg("tag"), py::arg("timeout"), py::arg("in_background"))
+      .def(
+          "_receive",
+          [](Group& self, py::handle tensor, std::optional<int> from, uint64_t tag, Timeout timeout,
+             bool in_background) {
+            OperationMemory memory = memory_of(tensor, Wanted::write, "the message");
+            return without_gil(
+                [&] { return self.receive(std::move(memory), from, tag, {timeout, in_background, {}}); });
+          },
+          py::arg("tensor"), py::arg("source"), py::arg("tag"), py::arg("timeout"), py::arg("in_background"));
 }
 
 std::vector<std::string> algorithm_names(const std::string& collective) {
@@ -140,7 +180,7 @@ std::vector<std::string> algorithm_names(const std::string& collective) {
 }  // namespace
 
 void bind_collectives(py::module_& module) {
-  bind_collective_work(module);
+  bind_works(module);
   py::class_<Group, GroupPointer> type(module, "Group");
   type.def(py::init(&create_group), py::arg("context"), py::arg("listener"), py::arg("rank"),
            py::arg("addresses"), py::arg("timeout"), py::arg("secret"), py::arg("tuning"))
@@ -159,6 +199,7 @@ void bind_collectives(py::module_& module) {
       .def_property_readonly("addresses", [](const Group& self) { return self.addresses(); })
       .def_property_readonly("sequence", &Group::sequence);
   bind_calls(type);
+  bind_messages(type);
   bind_closing(
       type,
       "Leaves the group: what is pending ends with ClosedError. The other ranks' operations that need "

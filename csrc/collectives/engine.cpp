@@ -15,17 +15,6 @@ namespace {
 
 constexpr std::chrono::milliseconds service_interval{50};
 constexpr double service_seconds = 0.5;
-constexpr double last_words_seconds = 0.5;
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an unknown failure";
-  }
-}
 
 /// What a rank that heard of a failure throws.
 std::exception_ptr failure_of(const Word& word, const std::string& name, double seconds) {
@@ -40,9 +29,6 @@ std::exception_ptr failure_of(const Word& word, const std::string& name, double 
       return std::make_exception_ptr(PeerLostError(word.text, name));
   }
 }
-
-constexpr const char* advice =
-    ". The group has failed on all ranks; a new one can be made of those that live";
 
 }  // namespace
 
@@ -109,24 +95,35 @@ void Engine::check_usable() const {
   check_not_forked(generation_);
 }
 
-void Engine::submit(const std::shared_ptr<Operation>& operation, bool in_background) {
+template <typename Queue>
+void Engine::submit(const Pending& pending, bool in_background, Queue queue) {
   check_usable();
   {
     const CallerLock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     if (closed()) throw ClosedError("the group was closed: make a new one");
-    operation->set_record(record_of(operation->call(), ++sequence_));
-    queue_.push_back(operation);
+    queue();
     pending_.fetch_add(1, std::memory_order_release);
   }
   progress();
-  if (in_background && !operation->finished()) {
+  if (in_background && !pending.finished()) {
     const std::lock_guard lock(service_mutex_);
     service_called_.notify_one();
   }
 }
 
-void Engine::wait(const Operation& operation, std::optional<double> timeout) {
+void Engine::submit(const std::shared_ptr<Operation>& operation, bool in_background) {
+  submit(*operation, in_background, [&] {
+    operation->set_record(record_of(operation->call(), ++sequence_));
+    queue_.push_back(operation);
+  });
+}
+
+void Engine::submit(const std::shared_ptr<Message>& message, bool in_background) {
+  submit(*message, in_background, [&] { messages_.push_back(message); });
+}
+
+void Engine::wait(const Pending& pending, std::optional<double> timeout) {
   check_usable();
   const Deadline deadline(timeout.value_or(std::numeric_limits<double>::infinity()));
   struct Waiter {
@@ -141,25 +138,25 @@ void Engine::wait(const Operation& operation, std::optional<double> timeout) {
   };
   {
     const Waiter waiter(*this);
-    progress_->wait(this, [&] { return operation.finished(); }, deadline);
+    progress_->wait(this, [&] { return pending.finished(); }, deadline);
   }
-  if (!operation.finished())
-    throw TimeoutError(describe(operation.call()) + " was not done within " +
-                           seconds_text(deadline.seconds()) + "; it goes on",
-                       "", collective_name(operation.call().collective), deadline.seconds());
+  if (!pending.finished())
+    throw TimeoutError(
+        pending.description() + " was not done within " + seconds_text(deadline.seconds()) + "; it goes on",
+        "", pending.name(), deadline.seconds());
   std::exception_ptr interrupted;
   {
     const std::lock_guard lock(mutex_);
     interrupted = std::exchange(interrupted_, nullptr);
   }
   if (interrupted) std::rethrow_exception(interrupted);
-  operation.check();
+  pending.check();
 }
 
-bool Engine::done(const Operation& operation) {
+bool Engine::done(const Pending& pending) {
   check_usable();
-  if (!operation.finished()) progress();
-  return operation.finished();
+  if (!pending.finished()) progress();
+  return pending.finished();
 }
 
 bool Engine::progress() noexcept {
@@ -187,6 +184,15 @@ bool Engine::make_progress() {
   bool progressed = members_.accept();
   progressed |= members_.progress();
   hear();
+  progressed |= advance_operations();
+  if (!messages_.empty()) progressed |= advance_messages();
+  const bool busy = !queue_.empty() || !messages_.empty();
+  wants_polling_.store(busy && members_.wants_polling(), std::memory_order_relaxed);
+  return progressed;
+}
+
+bool Engine::advance_operations() {
+  bool progressed = false;
   while (!failure_ && !queue_.empty()) {
     const std::shared_ptr<Operation> operation = queue_.front();
     const bool starts = !operation->started();
@@ -194,16 +200,32 @@ bool Engine::make_progress() {
     progressed |= operation->advance(members_);
     if (starts) start(*operation);
     if (!operation->all_done()) {
-      give_up_late();
+      if (operation->late()) give_up_late(*operation);
       break;
     }
     queue_.pop_front();
     operation->succeed();
-    pending_.fetch_sub(1, std::memory_order_release);
-    progress_->wake();
+    ended(*operation);
     progressed = true;
   }
-  wants_polling_.store(!queue_.empty() && members_.wants_polling(), std::memory_order_relaxed);
+  return progressed;
+}
+
+// First all are connected that can be, and then started: of two to one rank the later one may not come first.
+bool Engine::advance_messages() {
+  bool progressed = false;
+  for (const auto& message : messages_) message->connect(members_);
+  for (const auto& message : messages_) {
+    progressed |= message->advance(members_);
+    if (message->finished() || !message->late()) continue;
+    give_up_late(*message);
+    if (failure_) return true;  // the list is given up, too
+  }
+  std::erase_if(messages_, [this](const auto& message) {
+    if (!message->finished()) return false;
+    ended(*message);
+    return true;
+  });
   return progressed;
 }
 
@@ -251,125 +273,30 @@ void Engine::on_word(int from, const Word& word) {
   }
 }
 
-void Engine::on_end(int rank, const std::exception_ptr& why) {
-  if (failure_ || members_.has_left(rank)) return;
-  const std::string text = members_.name(rank) + " is gone: " + text_of(why) + pending_text() + advice;
-  fail(std::make_exception_ptr(PeerLostError(text, members_.name(rank))), {WordKind::lost, rank, {}, text});
-}
-
-std::string Engine::pending_text() const {
-  return queue_.empty() ? "" : ". Pending was " + describe(queue_.front()->record());
-}
-
-void Engine::give_up_late() {
-  const Operation& operation = *queue_.front();
-  if (!operation.late()) return;
-  const std::string awaited = operation.awaited(members_);
-  const std::string text = describe(operation.record()) + " was not done within " +
-                           seconds_text(operation.timeout()) + " on rank " + std::to_string(members_.rank()) +
-                           ", which waits for " + awaited + advice;
-  fail(std::make_exception_ptr(
-           TimeoutError(text, awaited, collective_name(operation.call().collective), operation.timeout())),
-       {WordKind::late, members_.rank(), {}, text});
-}
-
-// An operation of this rank failed, or a word could not be heard. The cause may be a rank that left early.
-void Engine::fail_by_error(std::exception_ptr error) {
-  std::string text = "rank " + std::to_string(members_.rank()) + ": " + text_of(error) + pending_text();
-  int left = -1;
-  for (int rank = 0; rank < members_.world(); ++rank) {
-    if (!members_.has_left(rank)) continue;
-    left = rank;
-    text += ". " + members_.name(rank) + " has closed the group";
-  }
-  text += advice;
-  WordKind kind = WordKind::broken;
-  try {
-    std::rethrow_exception(error);
-  } catch (const PeerLostError& lost) {
-    kind = left < 0 ? WordKind::broken : WordKind::lost;
-    error = std::make_exception_ptr(PeerLostError(text, left < 0 ? lost.peer() : members_.name(left)));
-  } catch (const UsageError&) {
-    error = std::make_exception_ptr(UsageError(text));
-  } catch (const TimeoutError& late) {
-    error = std::make_exception_ptr(TimeoutError(text, late.peer(), late.operation(), late.seconds()));
-  } catch (const Error&) {
-    // As it is: what it carries may be of use.
-  } catch (const std::exception&) {
-    error = std::make_exception_ptr(Error(text));
-  } catch (...) {
-    interrupted_ = error;
-    error = std::make_exception_ptr(
-        ClosedError("the group was interrupted while it connected" + std::string(advice)));
-  }
-  fail(error, {kind, kind == WordKind::lost ? left : members_.rank(), {}, text});
-}
-
-void Engine::fail(std::exception_ptr failure, const Word& word) {
-  if (failure_) return;
-  failure_ = std::move(failure);
-  log(LogLevel::info, "group, rank " + std::to_string(members_.rank()) + ": " + word.text);
-  last_words_ = members_.say_all(word);
-  doomed_ = members_.release();
-  ending_.assign(queue_.begin(), queue_.end());
-  queue_.clear();
-  wants_polling_.store(false, std::memory_order_relaxed);
-  to_bury_.store(true, std::memory_order_release);
-}
-
-// Outside the lock: connections that close wait a little, so that what was said on them arrives. Only when
-// they are closed does no device touch the memory of the operations any more.
-void Engine::bury() {
-  std::vector<std::shared_ptr<Request>> words;
-  std::vector<std::shared_ptr<Connection>> connections;
-  std::vector<std::shared_ptr<Operation>> operations;
-  std::exception_ptr failure;
-  {
-    const std::lock_guard lock(mutex_);
-    words.swap(last_words_);
-    connections.swap(doomed_);
-    operations.swap(ending_);
-    failure = failure_;
-    to_bury_.store(false, std::memory_order_release);
-  }
-  try {
-    // A peer that is behind has them only once it has taken what came before.
-    const auto said = [&] {
-      return std::all_of(words.begin(), words.end(), [](const auto& word) { return word->finished(); });
-    };
-    if (!said()) progress_->wait(nullptr, said, Deadline(last_words_seconds));
-  } catch (...) {
-    // A Ctrl-C: then they are not waited for.
-  }
-  for (const auto& connection : connections) {
-    try {
-      connection->close();
-    } catch (...) {
-      // A Ctrl-C while it lingered: it is closed all the same, and the next check answers the signal.
-    }
-  }
-  for (const auto& operation : operations) operation->fail(failure);
-  pending_.fetch_sub(operations.size(), std::memory_order_release);
-  progress_->wake();
-}
-
 void Engine::serve() {
-  while (!stopping_.load(std::memory_order_acquire)) {
+  served_here = this;
+  const auto stopping = stopping_;
+  while (!stopping->load(std::memory_order_acquire)) {
     const auto is_needed = [this] {
-      return stopping_.load(std::memory_order_acquire) ||
+      return stopping_->load(std::memory_order_acquire) || has_on_ends_.load(std::memory_order_acquire) ||
              (pending_.load(std::memory_order_acquire) > 0 && waiters_.load(std::memory_order_seq_cst) == 0);
     };
     {
       std::unique_lock lock(service_mutex_);
       service_called_.wait_for(lock, service_interval, is_needed);
     }
-    if (stopping_.load(std::memory_order_acquire)) return;
+    if (stopping->load(std::memory_order_acquire)) return;
+    if (has_on_ends_.load(std::memory_order_acquire)) {
+      call_on_ends();
+      continue;  // looking at nothing of the engine's: what was called may have closed it
+    }
     try {
       if (is_needed()) {
         progress_->wait(
             this,
             [&] {
-              return stopping_.load(std::memory_order_acquire) ||
+              return stopping_->load(std::memory_order_acquire) ||
+                     has_on_ends_.load(std::memory_order_acquire) ||
                      waiters_.load(std::memory_order_seq_cst) > 0 ||
                      pending_.load(std::memory_order_acquire) == 0;
             },
@@ -387,19 +314,6 @@ void Engine::serve() {
   }
 }
 
-void Engine::abort(const std::string& reason) {
-  check_usable();
-  {
-    const CallerLock lock(mutex_);
-    if (closed()) return;
-    const std::string why = reason.empty() ? "" : ": " + reason;
-    const std::string text = members_.name(members_.rank()) + " aborted the group" + why + advice;
-    fail(std::make_exception_ptr(ClosedError("the group was aborted" + why + advice)),
-         {WordKind::aborted, members_.rank(), {}, text});
-  }
-  bury();
-}
-
 std::exception_ptr Engine::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
@@ -413,39 +327,6 @@ uint64_t Engine::sequence() const {
 void Engine::set_timeout(double seconds) {
   Deadline{seconds};  // throws where it is no timeout
   timeout_.store(seconds, std::memory_order_relaxed);
-}
-
-void Engine::expect_close() {
-  const std::lock_guard lock(mutex_);
-  if (failure_ || closed() || std::exchange(said_leaving_, true)) return;
-  last_words_ = members_.say_all({WordKind::leaving, members_.rank(), {}, {}});
-}
-
-void Engine::close() {
-  if (process_generation() != generation_) return;  // the parent's: left alone
-  const std::lock_guard closing(close_mutex_);
-  if (closed()) return;
-  stopping_.store(true, std::memory_order_release);
-  {
-    const std::lock_guard lock(service_mutex_);
-    service_called_.notify_one();
-  }
-  progress_->wake();
-  service_.reset();
-  expect_close();
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) {
-      failure_ = std::make_exception_ptr(ClosedError("the group was closed: make a new one"));
-      doomed_ = members_.release();
-      ending_.assign(queue_.begin(), queue_.end());
-      queue_.clear();
-    }
-    closed_.store(true, std::memory_order_release);
-  }
-  bury();
-  members_.close_listener();
-  progress_->remove(this, event_.get());
 }
 
 }  // namespace rdmatx

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "collectives/members.hpp"
+#include "collectives/message.hpp"
 #include "collectives/operation.hpp"
 #include "messaging/caller_lock.hpp"
 #include "messaging/progress.hpp"
@@ -18,7 +20,7 @@
 namespace rdmatx {
 
 /// What carries the collectives of one rank of a group forward, one after another in the order they were
-/// called.
+/// called, and the messages beside them.
 ///
 /// It is one of the things that whoever waits in the context makes progress on; a thread of its own does so
 /// while operations are pending and nobody waits, and looks twenty times a second whether the other ranks
@@ -35,10 +37,11 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   /// Queues an operation and starts what can be started. `in_background`: nobody will wait for it at once.
   /// Throws the group's failure, ClosedError.
   void submit(const std::shared_ptr<Operation>& operation, bool in_background);
+  void submit(const std::shared_ptr<Message>& message, bool in_background);
   /// Throws what made it fail; TimeoutError where it is still pending then, and it goes on.
-  void wait(const Operation& operation, std::optional<double> timeout);
+  void wait(const Pending& pending, std::optional<double> timeout);
   /// Looks once.
-  bool done(const Operation& operation);
+  bool done(const Pending& pending);
 
   /// Ends everything that is pending here and on all other ranks, for good.
   void abort(const std::string& reason);
@@ -64,25 +67,39 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
  private:
+  static constexpr const char* advice =
+      ". The group has failed on all ranks; a new one can be made of those that live";
+
   Engine(std::shared_ptr<Context> context, std::shared_ptr<Listener> listener, GroupSettings settings);
 
   void meet();
   void serve();
   void check_usable() const;
+  template <typename Queue>
+  void submit(const Pending& pending, bool in_background, Queue queue);
 
   // Under the lock.
   bool make_progress();
+  bool advance_operations();
+  bool advance_messages();
   void hear();
   void start(Operation& operation);
   void on_word(int from, const Word& word);
   void on_end(int rank, const std::exception_ptr& why);
   void compare_calls();
-  void give_up_late();
+  void give_up_late(const Operation& operation);
+  void give_up_late(Message& message);
+  void ended(Pending& pending);
   void fail(std::exception_ptr failure, const Word& word);
   void fail_by_error(std::exception_ptr error);
+  void give_up_all();
   std::string pending_text() const;
 
   void bury();
+  void call_on_ends();
+
+  /// The engine whose thread this is.
+  static thread_local const Engine* served_here;
 
   const int generation_;
   const std::shared_ptr<Progress> progress_;
@@ -91,6 +108,8 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   Members members_;
   ScratchMemory scratch_;
   std::deque<std::shared_ptr<Operation>> queue_;
+  std::vector<std::shared_ptr<Message>> messages_;  // in the order of the calls
+  std::vector<std::function<void()>> on_ends_;      // of what has ended, not called yet
   uint64_t sequence_ = 0;
   std::deque<CallRecord> called_;     // by this rank, not compared yet
   std::deque<CallRecord> announced_;  // by the rank before, not compared yet
@@ -98,18 +117,20 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   std::exception_ptr interrupted_;  // a Ctrl-C that came while connecting
   std::vector<std::shared_ptr<Request>> last_words_;
   std::vector<std::shared_ptr<Connection>> doomed_;
-  std::vector<std::shared_ptr<Operation>> ending_;
+  std::vector<std::shared_ptr<Pending>> ending_;
   bool said_leaving_ = false;
   std::atomic<double> timeout_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> wants_polling_{false};
   std::atomic<bool> to_bury_{false};
+  std::atomic<bool> has_on_ends_{false};
   std::atomic<size_t> pending_{0};
   std::atomic<int> waiters_{0};
 
   std::mutex service_mutex_;
   std::condition_variable service_called_;
-  std::atomic<bool> stopping_{false};
+  // Outlives the engine for the thread, which something that it called may have closed.
+  const std::shared_ptr<std::atomic<bool>> stopping_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex close_mutex_;
   std::unique_ptr<ServiceThread> service_;
 };

@@ -58,20 +58,40 @@ OperationMemory copy_of(const OperationMemory& memory) {
 
 }  // namespace
 
-void CollectiveWork::wait(std::optional<double> timeout) const {
-  group_->engine_->wait(*operation_, timeout);
+void GroupWork::wait(std::optional<double> timeout) const {
+  group_->engine_->wait(*pending_, timeout);
 }
 
-bool CollectiveWork::done() const {
-  return group_->engine_->done(*operation_);
+bool GroupWork::done() const {
+  return group_->engine_->done(*pending_);
 }
 
-bool CollectiveWork::finished() const noexcept {
-  return operation_->finished();
+bool GroupWork::finished() const noexcept {
+  return pending_->finished();
 }
 
-const std::shared_ptr<Progress>& CollectiveWork::progress_of_context() const noexcept {
+const std::shared_ptr<Progress>& GroupWork::progress_of_context() const noexcept {
   return group_->progress_of_context();
+}
+
+CollectiveWork::CollectiveWork(std::shared_ptr<Group> group, std::shared_ptr<Operation> operation)
+    : GroupWork(std::move(group), std::move(operation)) {}
+
+MessageWork::MessageWork(std::shared_ptr<Group> group, std::shared_ptr<Message> message)
+    : GroupWork(std::move(group), std::move(message)) {}
+
+const Message& MessageWork::ended_message() const {
+  if (!finished()) throw UsageError("the message is still pending: wait() for it first");
+  pending().check();
+  return static_cast<const Message&>(pending());
+}
+
+int MessageWork::peer() const {
+  return ended_message().peer();
+}
+
+uint64_t MessageWork::bytes() const {
+  return ended_message().bytes();
 }
 
 std::shared_ptr<Group> Group::create(std::shared_ptr<Context> context, std::shared_ptr<Listener> listener,
@@ -128,22 +148,55 @@ std::shared_ptr<const Schedule> Group::schedule_of(const Call& call) {
   return schedule;
 }
 
+double Group::seconds_of(const GroupCallOptions& options) const {
+  const double seconds = options.timeout.value_or(engine_->timeout());
+  Deadline{seconds};  // throws where it is no timeout
+  return seconds;
+}
+
 CollectiveWork Group::start(Call call, OperationMemory input, OperationMemory output,
-                            std::optional<double> timeout, bool in_background) {
+                            GroupCallOptions options) {
   check(call, input, output);
   choose_algorithm(call, world(), settings_.tuning);
-  const double seconds = timeout.value_or(engine_->timeout());
-  Deadline{seconds};  // throws where it is no timeout
+  const double seconds = seconds_of(options);
   if (overlap(input, output) && !is_in_place(call, input, output, rank())) input = copy_of(input);
   auto schedule = schedule_of(call);
   auto operation = std::make_shared<Operation>(std::move(call), std::move(schedule), std::move(input),
-                                               std::move(output), seconds);
-  engine_->submit(operation, in_background);
+                                               std::move(output), seconds, std::move(options.on_end));
+  engine_->submit(operation, options.in_background);
   return {shared_from_this(), std::move(operation)};
 }
 
+MessageWork Group::send(OperationMemory memory, int to, uint64_t tag, GroupCallOptions options) {
+  return start(true, std::move(memory), to, tag, std::move(options));
+}
+
+MessageWork Group::receive(OperationMemory memory, std::optional<int> from, uint64_t tag,
+                           GroupCallOptions options) {
+  if (!from && world() == 1) throw UsageError("recv: there is no other rank in this group");
+  if (from && *from < 0) throw UsageError("recv: there is no rank " + std::to_string(*from));
+  return start(false, std::move(memory), from.value_or(Message::any_rank), tag, std::move(options));
+}
+
+MessageWork Group::start(bool sends, OperationMemory memory, int peer, uint64_t tag,
+                         GroupCallOptions options) {
+  const std::string name = sends ? "send" : "recv";
+  if (peer == rank()) throw UsageError(name + ": rank " + std::to_string(peer) + " is this rank itself");
+  if (peer >= world() || (sends && peer < 0))
+    throw UsageError(name + ": there is no rank " + std::to_string(peer) + " in a group of " +
+                     std::to_string(world()));
+  if (tag >= Message::tag_limit) throw UsageError(name + ": a tag is a number below 2**63");
+  if (memory.device)
+    throw UnavailableError(
+        name + ": this version has messages of a group of the host's memory only; copy to the host first");
+  auto message = std::make_shared<Message>(sends ? Message::Kind::send : Message::Kind::receive, peer, tag,
+                                           std::move(memory), seconds_of(options), std::move(options.on_end));
+  engine_->submit(message, options.in_background);
+  return {shared_from_this(), std::move(message)};
+}
+
 void Group::run(Call call, OperationMemory input, OperationMemory output, std::optional<double> timeout) {
-  start(std::move(call), std::move(input), std::move(output), timeout, false).wait(std::nullopt);
+  start(std::move(call), std::move(input), std::move(output), {timeout, false, {}}).wait(std::nullopt);
 }
 
 void Group::abort(const std::string& reason) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,13 +18,13 @@ namespace rdmatx {
 
 class Engine;
 class Group;
+class Message;
 class Operation;
+class Pending;
 
-/// A collective that was called. Copies share it. May be used from any thread.
-class RDMATX_API CollectiveWork {
+/// What a group was asked to do: a collective, or a message. Copies share it. May be used from any thread.
+class RDMATX_API GroupWork {
  public:
-  CollectiveWork(std::shared_ptr<Group> group, std::shared_ptr<Operation> operation)
-      : group_(std::move(group)), operation_(std::move(operation)) {}
   /// Throws what made it fail; TimeoutError where it is still pending then (nothing: waits for its end, which
   /// its own timeout bounds), and it goes on.
   void wait(std::optional<double> timeout) const;
@@ -32,9 +33,42 @@ class RDMATX_API CollectiveWork {
   bool finished() const noexcept;
   const std::shared_ptr<Progress>& progress_of_context() const noexcept;
 
+ protected:
+  GroupWork(std::shared_ptr<Group> group, std::shared_ptr<Pending> pending)
+      : group_(std::move(group)), pending_(std::move(pending)) {}
+  const Pending& pending() const noexcept { return *pending_; }
+
  private:
   std::shared_ptr<Group> group_;
-  std::shared_ptr<Operation> operation_;
+  std::shared_ptr<Pending> pending_;
+};
+
+class RDMATX_API CollectiveWork : public GroupWork {
+ public:
+  CollectiveWork(std::shared_ptr<Group> group, std::shared_ptr<Operation> operation);
+};
+
+class RDMATX_API MessageWork : public GroupWork {
+ public:
+  MessageWork(std::shared_ptr<Group> group, std::shared_ptr<Message> message);
+  /// Of a receive from any rank: who sent it. Throws UsageError while it is pending, or what made it fail.
+  int peer() const;
+  /// Bytes moved; of a receive, what came. Throws alike.
+  uint64_t bytes() const;
+
+ private:
+  const Message& ended_message() const;
+};
+
+/// What may be said of a collective or message beside what it is.
+struct GroupCallOptions {
+  /// Seconds from its start; nothing is the group's.
+  std::optional<double> timeout;
+  /// Nobody will wait for it at once: the group's own thread carries it on meanwhile.
+  bool in_background = false;
+  /// Called once it has ended, well or not, on the group's own thread (or the one that closes the group) with
+  /// no lock held. It may use the group, and close it.
+  std::function<void()> on_end;
 };
 
 /// One rank's part of a group of processes that do collectives together. All ranks call the same ones in the
@@ -52,13 +86,20 @@ class RDMATX_API Group : public std::enable_shared_from_this<Group> {
                                        GroupSettings settings);
   ~Group();
 
-  /// Starts a collective; `input` and `output` as BufferId has them (in place: `output` alone). `timeout` in
-  /// seconds, nothing is the group's, bounds the operation from its start: a late one fails the group. Throws
-  /// UsageError where the call makes no sense on this rank; then nothing was sent.
+  /// Starts a collective; `input` and `output` as BufferId has them (in place: `output` alone). One that is
+  /// late fails the group. Throws UsageError where the call makes no sense on this rank; then nothing was
+  /// sent.
   CollectiveWork start(Call call, OperationMemory input, OperationMemory output,
-                       std::optional<double> timeout, bool in_background);
+                       GroupCallOptions options = {});
   /// Starts it, and waits for its end.
   void run(Call call, OperationMemory input, OperationMemory output, std::optional<double> timeout);
+
+  /// Starts a message to one rank, or from one (nothing: whichever sends one of this tag first), beside the
+  /// collectives. Tags are below 2^63. A receive that is late with no message in sight ends alone, as does
+  /// one whose message does not fit (SizeMismatchError); a message that is late under way fails the group.
+  MessageWork send(OperationMemory memory, int to, uint64_t tag, GroupCallOptions options = {});
+  MessageWork receive(OperationMemory memory, std::optional<int> from, uint64_t tag,
+                      GroupCallOptions options = {});
 
   int rank() const noexcept { return settings_.rank; }
   int world() const noexcept { return settings_.world(); }
@@ -74,11 +115,13 @@ class RDMATX_API Group : public std::enable_shared_from_this<Group> {
   const std::shared_ptr<Progress>& progress_of_context() const noexcept;
 
  private:
-  friend class CollectiveWork;
+  friend class GroupWork;
   using ScheduleKey = std::vector<uint64_t>;
   Group(std::shared_ptr<Engine> engine, GroupSettings settings);
   void check(const Call& call, const OperationMemory& input, const OperationMemory& output) const;
   std::shared_ptr<const Schedule> schedule_of(const Call& call);
+  double seconds_of(const GroupCallOptions& options) const;
+  MessageWork start(bool sends, OperationMemory memory, int peer, uint64_t tag, GroupCallOptions options);
 
   const std::shared_ptr<Engine> engine_;
   const GroupSettings settings_;

@@ -168,12 +168,24 @@ bool Members::decode(const Member& from, Word& word) const {
   return true;
 }
 
+std::shared_ptr<Request> Members::send(int rank, const OperationMemory& memory, uint64_t tag) {
+  Connection& to = *member(rank).connection;
+  try {
+    return to.isend(memory, tag);
+  } catch (const SizeMismatchError& earlier) {
+    // A small message sent before did not fit its receive: that send is long over, and the rank that received
+    // has the error. Nothing was sent now.
+    log(LogLevel::warning, "group, rank " + std::to_string(settings_.rank) + ": " + earlier.what());
+    return to.isend(memory, tag);
+  }
+}
+
 std::shared_ptr<Request> Members::say(int rank, const Word& word) noexcept {
   const Member& to = member(rank);
   if (!to.connection || to.ended) return nullptr;
   try {
     auto bytes = std::make_shared<std::vector<std::byte>>(encode(word));
-    return to.connection->isend(memory_of(bytes), word_tag);
+    return send(rank, memory_of(bytes), word_tag);
   } catch (const std::exception& error) {
     // Whoever hears nothing sees the end of the connection.
     log(LogLevel::debug, "a word to " + name(rank) + " was not sent: " + error.what());

@@ -70,6 +70,8 @@ class Members {
   void connect(int rank, double seconds);
   /// Takes in who came; true where somebody is connected that was not before.
   bool accept();
+  /// Starts a send to a rank that is connected.
+  std::shared_ptr<Request> send(int rank, const OperationMemory& memory, uint64_t tag);
   /// Lets all connections make progress.
   bool progress() noexcept;
 

@@ -27,17 +27,17 @@ std::shared_ptr<HostBuffer> ScratchMemory::get(uint64_t bytes) {
 }
 
 Operation::Operation(Call call, std::shared_ptr<const Schedule> schedule, OperationMemory input,
-                     OperationMemory output, double timeout)
-    : call_(std::move(call)),
+                     OperationMemory output, double timeout, std::function<void()> on_end)
+    : Pending(timeout, std::move(on_end)),
+      call_(std::move(call)),
       element_bytes_(element_bytes(call_.type)),
-      timeout_(timeout),
       schedule_(std::move(schedule)) {
   memory_[static_cast<size_t>(BufferId::input)] = std::move(input);
   memory_[static_cast<size_t>(BufferId::output)] = std::move(output);
 }
 
 void Operation::start(Members& members, ScratchMemory& scratch) {
-  deadline_.emplace(timeout_);
+  deadline_.emplace(timeout());
   tag_ = record_.tag();
   if (schedule_->scratch_count() > 0)
     memory_[static_cast<size_t>(BufferId::scratch)] =
@@ -92,11 +92,11 @@ bool Operation::collect() {
   return collected;
 }
 
-void Operation::start_message(uint32_t index, Connection& connection) {
+void Operation::start_message(uint32_t index, Members& members) {
   const Step& step = run_->step(index);
   std::shared_ptr<Request> request = step.kind == StepKind::send
-                                         ? connection.isend(memory(step.left), tag_)
-                                         : connection.ireceive(memory(step.target), tag_);
+                                         ? members.send(step.peer, memory(step.left), tag_)
+                                         : members.connection(step.peer)->ireceive(memory(step.target), tag_);
   under_way_.push_back({index, std::move(request)});
 }
 
@@ -104,10 +104,9 @@ bool Operation::start_waiting(Members& members) {
   bool started = false;
   std::erase_if(unconnected_, [&](uint32_t index) {
     const int peer = run_->step(index).peer;
-    members.connect(peer, left(timeout_));
-    const auto& connection = members.connection(peer);
-    if (!connection) return false;
-    start_message(index, *connection);
+    members.connect(peer, left(timeout()));
+    if (!members.connected(peer)) return false;
+    start_message(index, members);
     return started = true;
   });
   return started;
@@ -147,9 +146,9 @@ bool Operation::advance(Members& members) {
       collect();
       continue;
     }
-    members.connect(step.peer, left(timeout_));
-    if (const auto& connection = members.connection(step.peer))
-      start_message(*index, *connection);
+    members.connect(step.peer, left(timeout()));
+    if (members.connected(step.peer))
+      start_message(*index, members);
     else
       unconnected_.push_back(*index);
   }
@@ -167,12 +166,9 @@ std::string Operation::awaited(const Members& members) const {
   return text.empty() ? "an operation before it" : text;
 }
 
-void Operation::end(State state, std::exception_ptr failure) noexcept {
-  if (finished()) return;
-  failure_ = std::move(failure);
+void Operation::release() noexcept {
   under_way_.clear();
   for (OperationMemory& memory : memory_) memory = {};
-  state_.store(state, std::memory_order_release);
 }
 
 }  // namespace rdmatx

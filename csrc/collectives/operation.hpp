@@ -1,14 +1,13 @@
 #pragma once
 
-#include <atomic>
-#include <deque>
-#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "collectives/call.hpp"
 #include "collectives/members.hpp"
+#include "collectives/pending.hpp"
 #include "gpu/buffer.hpp"
 
 namespace rdmatx {
@@ -26,20 +25,15 @@ class ScratchMemory {
 /// One collective on one rank, from its call to its one terminal state: sends, receives and reduces as its
 /// schedule says.
 ///
-/// Owns the caller's memory until it ends, its schedule and the requests under way. The state may be read
-/// from any thread; everything else belongs to the lock of the engine.
-class Operation {
+/// Owns the caller's memory until it ends, its schedule and the requests under way.
+class Operation final : public Pending {
  public:
   Operation(Call call, std::shared_ptr<const Schedule> schedule, OperationMemory input,
-            OperationMemory output, double timeout);
+            OperationMemory output, double timeout, std::function<void()> on_end);
 
-  bool finished() const noexcept { return state_.load(std::memory_order_acquire) != State::pending; }
-  /// Throws what made it fail.
-  void check() const {
-    if (state_.load(std::memory_order_acquire) == State::failed) std::rethrow_exception(failure_);
-  }
   const Call& call() const noexcept { return call_; }
-  double timeout() const noexcept { return timeout_; }
+  std::string description() const override { return describe(call_); }
+  const char* name() const noexcept override { return collective_name(call_.collective); }
 
   // For the engine, under its lock.
   void set_record(const CallRecord& record) noexcept { record_ = record; }
@@ -55,27 +49,23 @@ class Operation {
   bool late() const { return deadline_ && deadline_->passed(); }
   /// "rank 1, rank 3": whom it waits for.
   std::string awaited(const Members& members) const;
-  void succeed() noexcept { end(State::succeeded, nullptr); }
-  void fail(std::exception_ptr failure) noexcept { end(State::failed, std::move(failure)); }
 
  private:
-  enum class State : uint8_t { pending, succeeded, failed };
   struct UnderWay {
     uint32_t step;
     std::shared_ptr<Request> request;
   };
 
-  void end(State state, std::exception_ptr failure) noexcept;
+  void release() noexcept override;
   bool collect();
   bool start_waiting(Members& members);
   void perform(const Step& step, int world);
-  void start_message(uint32_t index, Connection& connection);
+  void start_message(uint32_t index, Members& members);
   std::byte* at(const Range& range) const noexcept;
   OperationMemory memory(const Range& range) const;
 
   const Call call_;
   const uint64_t element_bytes_;
-  const double timeout_;
   std::shared_ptr<const Schedule> schedule_;
   std::array<OperationMemory, buffer_count> memory_;
   CallRecord record_;
@@ -84,8 +74,6 @@ class Operation {
   std::optional<Deadline> deadline_;
   std::vector<UnderWay> under_way_;
   std::vector<uint32_t> unconnected_;  // messages whose peer is not connected yet, in order
-  std::exception_ptr failure_;
-  std::atomic<State> state_{State::pending};
 };
 
 }  // namespace rdmatx

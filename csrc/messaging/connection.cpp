@@ -216,12 +216,14 @@ bool Connection::done(const Request& request) {
   return request.finished();
 }
 
+bool Connection::withdraw(const std::shared_ptr<Request>& request) {
+  const CallerLock lock(mutex_);
+  return exchange_.withdraw(request);
+}
+
 void Connection::finish(const std::shared_ptr<Request>& request, const Deadline& deadline, bool withdraw) {
   const auto finished = [pending = request.get()] { return pending->finished(); };
-  const auto take_back = [&] {
-    const CallerLock lock(mutex_);
-    return withdraw && exchange_.withdraw(request);
-  };
+  const auto take_back = [&] { return withdraw && this->withdraw(request); };
   bool in_time = false;
   try {
     in_time = waiting_.progress->wait(this, finished, deadline);

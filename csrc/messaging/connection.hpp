@@ -112,6 +112,9 @@ class RDMATX_API Connection final : public Progressing, public std::enable_share
   /// The oldest, if there is one now.
   std::optional<uint32_t> take_notification();
 
+  /// Takes back what has not met its counterpart yet, an unmatched receive or a send that was not posted: it
+  /// never ends, then. False where it is too late for that.
+  bool withdraw(const std::shared_ptr<Request>& request);
   /// Waits for an operation of this connection and throws what made it fail. On TimeoutError it goes on.
   void wait(const std::shared_ptr<Request>& request, std::optional<double> timeout);
   /// Whether it has finished; looks once.

@@ -316,7 +316,7 @@ ServiceThread::ServiceThread(std::function<void()> body) : generation_(process_g
 }
 
 ServiceThread::~ServiceThread() {
-  if (process_generation() != generation_)
+  if (process_generation() != generation_ || thread_.get_id() == std::this_thread::get_id())
     thread_.detach();
   else
     thread_.join();

@@ -114,7 +114,7 @@ class Progress {
 };
 
 /// A thread of the library, for what cannot wait until a user's thread comes along. Blocks all signals.
-/// Joined by its destructor, except in a forked child, which has no such thread.
+/// Joined by its destructor, except in a forked child, which has no such thread, and on the thread itself.
 class ServiceThread {
  public:
   explicit ServiceThread(std::function<void()> body);

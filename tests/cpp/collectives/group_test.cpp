@@ -5,6 +5,8 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -114,7 +116,7 @@ TEST(several_operations_are_carried_out_in_order_while_nobody_waits) {
     std::vector<int64_t> values(5000, rank + 1);
     std::vector<CollectiveWork> works;
     for (int i = 0; i < 5; ++i)
-      works.push_back(group.start(all_reduce_call(values.size()), {}, memory_of(values), {}, true));
+      works.push_back(group.start(all_reduce_call(values.size()), {}, memory_of(values), {{}, true, {}}));
     // Only looks; the group's own thread does the work.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!works.back().finished() && std::chrono::steady_clock::now() < until)
@@ -242,6 +244,200 @@ TEST(calls_that_make_no_sense_are_refused_before_anything_is_sent) {
     CHECK_THROWS(UsageError, "it has tree, chain", group.run(call, {}, memory_of(values), {}));
     check_all_reduce(group, 10, Algorithm::automatic);
   }));
+}
+
+TEST(messages_go_beside_collectives_and_keep_their_order) {
+  expect_none(on_ranks(3, [](int rank, Group& group) {
+    // Of all sizes, small ones first: nothing overtakes within a tag.
+    constexpr size_t count = 40;
+    const auto size = [](size_t i) { return i % 3 == 0 ? size_t{1} : 100 * i * i; };
+    const int to = (rank + 1) % 3, from = (rank + 2) % 3;
+    std::vector<std::vector<int64_t>> out(count), in(count);
+    std::vector<MessageWork> works;
+    for (size_t i = 0; i < count; ++i) {
+      out[i].assign(size(i), static_cast<int64_t>(1000 * i) + rank);
+      in[i].assign(size(i), -1);
+      works.push_back(group.receive(memory_of(in[i]), from, i % 2, {{}, true, {}}));
+      works.push_back(group.send(memory_of(out[i]), to, i % 2, {{}, true, {}}));
+      if (i % 10 == 0) check_all_reduce(group, 1000, Algorithm::automatic);
+    }
+    for (const MessageWork& work : works) work.wait({});
+    for (size_t i = 0; i < count; ++i) {
+      for (const int64_t value : in[i]) CHECK_EQ(value, static_cast<int64_t>(1000 * i) + from);
+      CHECK_EQ(works[2 * i].bytes(), size(i) * sizeof(int64_t));
+      CHECK_EQ(works[2 * i].peer(), from);
+    }
+  }));
+}
+
+TEST(a_receive_from_any_rank_tells_who_sent) {
+  for (const uint64_t count : {uint64_t{1}, uint64_t{10000}}) {
+    expect_none(on_ranks(4, [&](int rank, Group& group) {
+      std::vector<int64_t> values(count, rank);
+      // Of the ranks in the middle too, who are connected neither to all above them nor to all below.
+      for (int receiver = 0; receiver < 4; ++receiver) {
+        if (rank != receiver) {
+          group.send(memory_of(values), receiver, 5).wait({});
+          continue;
+        }
+        int senders = 0;
+        for (int i = 0; i < 3; ++i) {
+          std::vector<int64_t> got(count, -1);
+          const MessageWork work = group.receive(memory_of(got), {}, 5);
+          work.wait({});
+          CHECK(work.peer() != rank);
+          for (const int64_t value : got) CHECK_EQ(value, work.peer());
+          senders |= 1 << work.peer();
+        }
+        CHECK_EQ(senders, 0b1111 & ~(1 << rank));
+      }
+    }));
+  }
+}
+
+TEST(a_message_that_does_not_fit_or_does_not_come_ends_alone) {
+  for (const uint64_t count : {uint64_t{10}, uint64_t{10000}}) {
+    expect_none(on_ranks(2, [&](int rank, Group& group) {
+      std::vector<int64_t> values(count, rank);
+      if (rank == 0) {
+        std::vector<int64_t> less(count - 1);
+        CHECK_THROWS(SizeMismatchError, "does not fit", group.receive(memory_of(less), 1, 1).wait({}));
+        for (const std::optional<int> source : {std::optional<int>(1), std::optional<int>()})
+          CHECK_THROWS(TimeoutError, "the group lives on",
+                       group.receive(memory_of(values), source, 2, {0.1, false, {}}).wait({}));
+      } else if (count <= 1024) {
+        group.send(memory_of(values), 0, 1).wait({});  // it is on its way: rank 0 alone learns of it
+      } else {
+        CHECK_THROWS(SizeMismatchError, "does not fit", group.send(memory_of(values), 0, 1).wait({}));
+      }
+      check_all_reduce(group, 100, Algorithm::automatic);
+      if (rank == 1) group.send(memory_of(values), 0, 2).wait({});
+      std::vector<int64_t> got(count);
+      if (rank == 0) group.receive(memory_of(got), 1, 2).wait({});
+      check_all_reduce(group, 100, Algorithm::automatic);
+    }));
+  }
+}
+
+TEST(a_rank_that_dies_or_leaves_ends_the_messages) {
+  for (const std::optional<int> source : {std::optional<int>(1), std::optional<int>()}) {
+    for (const bool aborts : {true, false}) {
+      const auto thrown = on_ranks(2, [&](int rank, Group& group) {
+        if (rank == 1) {
+          if (aborts)
+            group.abort("enough");
+          else
+            group.close();
+          return;
+        }
+        std::vector<int64_t> values(10);
+        group.receive(memory_of(values), source, 1).wait({});
+      });
+      CHECK(thrown[0].find(aborts ? "enough" : "closed the group") != std::string::npos);
+      CHECK_EQ(thrown[1], "");
+    }
+  }
+}
+
+TEST(messages_that_make_no_sense_are_refused) {
+  expect_none(on_ranks(2, [](int rank, Group& group) {
+    std::vector<int64_t> values(10);
+    CHECK_THROWS(UsageError, "this rank itself", group.send(memory_of(values), rank, 0));
+    CHECK_THROWS(UsageError, "no rank 2", group.send(memory_of(values), 2, 0));
+    CHECK_THROWS(UsageError, "no rank -1", group.send(memory_of(values), -1, 0));
+    CHECK_THROWS(UsageError, "no rank -1", group.receive(memory_of(values), -1, 0));
+    CHECK_THROWS(UsageError, "below 2**63", group.send(memory_of(values), 1 - rank, uint64_t{1} << 63));
+    const MessageWork work = group.receive(memory_of(values), 1 - rank, 3);
+    CHECK_THROWS(UsageError, "still pending", work.bytes());
+    group.run({}, {}, {}, {});  // nobody has sent it yet
+    group.send(memory_of(values), 1 - rank, 3).wait({});
+    work.wait({});
+  }));
+  expect_none(on_ranks(1, [](int, Group& group) {
+    std::vector<int64_t> values(10);
+    CHECK_THROWS(UsageError, "no other rank", group.receive(memory_of(values), {}, 0));
+  }));
+}
+
+TEST(what_was_called_tells_its_end_on_the_groups_own_thread) {
+  std::atomic<int> told{0};
+  expect_none(on_ranks(3, [&](int, Group& group) {
+    const auto here = std::this_thread::get_id();
+    std::vector<int64_t> values(5000, 1), more(10, 1);
+    std::atomic<int> own{0};
+    std::atomic<bool> elsewhere{true};
+    group.start(all_reduce_call(values.size()), {}, memory_of(values),
+                {{}, true, [&] {
+                   if (std::this_thread::get_id() == here) elsewhere = false;
+                   // It may call the group; the next one runs while this one returns.
+                   group.start(all_reduce_call(more.size()), {}, memory_of(more), {{}, true, [&] { ++own; }});
+                   ++own;
+                 }});
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (own < 2 && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK_EQ(own.load(), 2);
+    CHECK(elsewhere.load());
+    for (const int64_t value : more) CHECK_EQ(value, int64_t{3});
+    told.fetch_add(own);
+  }));
+  CHECK_EQ(told.load(), 6);
+}
+
+TEST(a_failure_is_told_once_and_so_is_the_end_of_a_group) {
+  for (const bool aborts : {true, false}) {
+    std::atomic<int> told{0};
+    std::atomic<bool> started{false};
+    const auto wait_until = [](const std::function<bool()>& done) {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!done() && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    expect_none(on_ranks(2, [&](int rank, Group& group) {
+      if (rank == 1) {
+        wait_until([&] { return started.load(); });
+        if (aborts) group.abort("enough");
+        return;
+      }
+      std::vector<int64_t> values(10, 1);
+      std::vector<CollectiveWork> works;
+      for (int i = 0; i < 3; ++i)
+        works.push_back(group.start(all_reduce_call(10), {}, memory_of(values), {{}, true, [&] { ++told; }}));
+      started = true;
+      if (!aborts) group.close();
+      wait_until([&] { return told == 3; });
+      for (const CollectiveWork& work : works) CHECK(work.finished());
+    }));
+    CHECK_EQ(told.load(), 3);
+  }
+}
+
+TEST(the_last_of_a_group_may_be_given_up_where_its_end_is_told) {
+  const auto context = std::make_shared<Context>(std::vector<std::string>{}, Provider::soft, patience);
+  const auto listener = context->listen("127.0.0.1:0");
+  auto group = Group::create(context, listener, {0, {listener->address()}, patience, {}});
+  std::atomic<bool> gone{false};
+  std::vector<int64_t> values(10, 1);
+  const std::weak_ptr<Group> watched = group;
+  std::mutex starting;
+  {
+    // The call has to be over before its end is told: it would hold the group.
+    const std::lock_guard lock(starting);
+    const auto last = std::make_shared<std::shared_ptr<Group>>(std::move(group));
+    (*last)->start(all_reduce_call(10), {}, memory_of(values), {{}, true, [last, &starting, &gone] {
+                                                                  {
+                                                                    const std::lock_guard wait(starting);
+                                                                  }
+                                                                  last->reset();
+                                                                  gone = true;
+                                                                }});
+  }
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!gone && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(gone.load());
+  CHECK(watched.expired());
+  context->close();
 }
 
 RDMATX_TEST_MAIN()
