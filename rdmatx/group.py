@@ -121,7 +121,7 @@ class Group(_C.Group):
         name = (
             f"rdmatx/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_made_from_environment}"
         )
-        listen = listen or os.environ.get("RDMATX_LISTEN") or _address_towards(env.master)
+        listen = listen or os.environ.get("RDMATX_LISTEN") or address_towards(env.master)
         options: dict[str, Any] = {
             "name": name,
             "context": context,
@@ -457,7 +457,7 @@ def _counts(counts: Sequence[int] | None) -> list[int]:
     return [] if counts is None else [int(count) for count in counts]
 
 
-def _address_towards(master: str) -> str:
+def address_towards(master: str) -> str:
     """Where this process is reached by whoever reaches the master."""
     host, _, port = master.rpartition(":")
     found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)

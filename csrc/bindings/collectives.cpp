@@ -20,6 +20,7 @@ namespace py = pybind11;
 namespace rdmatx::bindings {
 namespace {
 
+constexpr const char* group_capsule_name = "rdmatx.Group";
 using Timeout = std::optional<double>;
 using GroupPointer = std::shared_ptr<Group>;
 /// Collective, world, largest number of bytes, algorithm, bytes of a chunk.
@@ -143,9 +144,8 @@ void bind_calls(py::class_<Group, GroupPointer>& type) {
           [](Group& self, const std::string& collective, py::handle input, py::handle output, Timeout timeout,
              const py::kwargs& details) {
             auto [call, in, out] = arguments_of(collective, details, input, output);
-            return without_gil([&] {
-              return self.start(std::move(call), std::move(in), std::move(out), {timeout, true, {}});
-            });
+            return without_gil(
+                [&] { return self.start(std::move(call), std::move(in), std::move(out), {timeout, true}); });
           },
           py::arg("collective"), py::arg("input"), py::arg("output"), py::arg("timeout"));
 }
@@ -156,7 +156,7 @@ void bind_messages(py::class_<Group, GroupPointer>& type) {
           [](Group& self, py::handle tensor, int to, uint64_t tag, Timeout timeout, bool in_background) {
             OperationMemory memory = memory_of(tensor, Wanted::read, "the message");
             return without_gil(
-                [&] { return self.send(std::move(memory), to, tag, {timeout, in_background, {}}); });
+                [&] { return self.send(std::move(memory), to, tag, {timeout, in_background}); });
           },
           py::arg("tensor"), py::arg("to"), py::arg("tag"), py::arg("timeout"), py::arg("in_background"))
       .def(
@@ -165,7 +165,7 @@ void bind_messages(py::class_<Group, GroupPointer>& type) {
              bool in_background) {
             OperationMemory memory = memory_of(tensor, Wanted::write, "the message");
             return without_gil(
-                [&] { return self.receive(std::move(memory), from, tag, {timeout, in_background, {}}); });
+                [&] { return self.receive(std::move(memory), from, tag, {timeout, in_background}); });
           },
           py::arg("tensor"), py::arg("source"), py::arg("tag"), py::arg("timeout"), py::arg("in_background"));
 }
@@ -197,7 +197,14 @@ void bind_collectives(py::module_& module) {
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("world", &Group::world)
       .def_property_readonly("addresses", [](const Group& self) { return self.addresses(); })
-      .def_property_readonly("sequence", &Group::sequence);
+      .def_property_readonly("sequence", &Group::sequence)
+      .def(
+          "_capsule",
+          [](const GroupPointer& self) {
+            return py::capsule(new GroupPointer(self), group_capsule_name,
+                               [](void* pointer) { delete static_cast<GroupPointer*>(pointer); });
+          },
+          "The group for an extension that is built on the same core, whatever pybind11 it is built with.");
   bind_calls(type);
   bind_messages(type);
   bind_closing(

@@ -278,7 +278,7 @@ void Engine::serve() {
   const auto stopping = stopping_;
   while (!stopping->load(std::memory_order_acquire)) {
     const auto is_needed = [this] {
-      return stopping_->load(std::memory_order_acquire) || has_on_ends_.load(std::memory_order_acquire) ||
+      return stopping_->load(std::memory_order_acquire) || has_end_calls_.load(std::memory_order_acquire) ||
              (pending_.load(std::memory_order_acquire) > 0 && waiters_.load(std::memory_order_seq_cst) == 0);
     };
     {
@@ -286,8 +286,8 @@ void Engine::serve() {
       service_called_.wait_for(lock, service_interval, is_needed);
     }
     if (stopping->load(std::memory_order_acquire)) return;
-    if (has_on_ends_.load(std::memory_order_acquire)) {
-      call_on_ends();
+    if (has_end_calls_.load(std::memory_order_acquire)) {
+      make_end_calls();
       continue;  // looking at nothing of the engine's: what was called may have closed it
     }
     try {
@@ -296,7 +296,7 @@ void Engine::serve() {
             this,
             [&] {
               return stopping_->load(std::memory_order_acquire) ||
-                     has_on_ends_.load(std::memory_order_acquire) ||
+                     has_end_calls_.load(std::memory_order_acquire) ||
                      waiters_.load(std::memory_order_seq_cst) > 0 ||
                      pending_.load(std::memory_order_acquire) == 0;
             },

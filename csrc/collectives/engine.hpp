@@ -42,6 +42,8 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   void wait(const Pending& pending, std::optional<double> timeout);
   /// Looks once.
   bool done(const Pending& pending);
+  /// Has `call` called once it has ended; see GroupWork.
+  void at_end(Pending& pending, std::function<void()> call);
 
   /// Ends everything that is pending here and on all other ranks, for good.
   void abort(const std::string& reason);
@@ -96,7 +98,7 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   std::string pending_text() const;
 
   void bury();
-  void call_on_ends();
+  void make_end_calls();
 
   /// The engine whose thread this is.
   static thread_local const Engine* served_here;
@@ -109,7 +111,7 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   ScratchMemory scratch_;
   std::deque<std::shared_ptr<Operation>> queue_;
   std::vector<std::shared_ptr<Message>> messages_;  // in the order of the calls
-  std::vector<std::function<void()>> on_ends_;      // of what has ended, not called yet
+  std::vector<std::function<void()>> end_calls_;    // of what has ended, not called yet
   uint64_t sequence_ = 0;
   std::deque<CallRecord> called_;     // by this rank, not compared yet
   std::deque<CallRecord> announced_;  // by the rank before, not compared yet
@@ -123,7 +125,7 @@ class Engine final : public Progressing, public std::enable_shared_from_this<Eng
   std::atomic<bool> closed_{false};
   std::atomic<bool> wants_polling_{false};
   std::atomic<bool> to_bury_{false};
-  std::atomic<bool> has_on_ends_{false};
+  std::atomic<bool> has_end_calls_{false};
   std::atomic<size_t> pending_{0};
   std::atomic<int> waiters_{0};
 

@@ -1,6 +1,7 @@
 // How what a group was asked to do ends, and how the group itself does; see engine.hpp.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.hpp"
@@ -60,31 +61,39 @@ void Engine::give_up_late(Message& message) {
 void Engine::ended(Pending& pending) {
   pending_.fetch_sub(1, std::memory_order_release);
   progress_->wake();
-  auto on_end = pending.take_on_end();
-  if (!on_end) return;
-  on_ends_.push_back(std::move(on_end));
-  has_on_ends_.store(true, std::memory_order_release);
+  auto calls = pending.take_end_calls();
+  if (calls.empty()) return;
+  std::move(calls.begin(), calls.end(), std::back_inserter(end_calls_));
+  has_end_calls_.store(true, std::memory_order_release);
   const std::lock_guard lock(service_mutex_);
   service_called_.notify_one();
 }
 
+void Engine::at_end(Pending& pending, std::function<void()> call) {
+  {
+    const CallerLock lock(mutex_);
+    if (!pending.finished()) return pending.add_end_call(std::move(call));
+  }
+  call();
+}
+
 // On the group's own thread, or the one that closes it, with no lock held. What is called may close the group
 // and give up the last of it, so nothing here is touched after that.
-void Engine::call_on_ends() {
+void Engine::make_end_calls() {
   std::vector<std::function<void()>> due;
   {
     const std::lock_guard lock(mutex_);
-    due.swap(on_ends_);
-    has_on_ends_.store(false, std::memory_order_release);
+    due.swap(end_calls_);
+    has_end_calls_.store(false, std::memory_order_release);
   }
-  for (auto& on_end : due) {
+  for (auto& call : due) {
     try {
-      on_end();
+      call();
     } catch (const std::exception& error) {
       log(LogLevel::warning,
           std::string("what was to be called at the end of a collective failed: ") + error.what());
     }
-    on_end = nullptr;
+    call = nullptr;
   }
 }
 
@@ -221,7 +230,13 @@ void Engine::close() {
   bury();
   members_.close_listener();
   progress_->remove(this, event_.get());
-  call_on_ends();
+  event_.reset();
+  {
+    // What is closed may be held for long; what it took up is given back now.
+    const std::lock_guard lock(mutex_);
+    scratch_.clear();
+  }
+  make_end_calls();
 }
 
 }  // namespace rdmatx

@@ -70,6 +70,10 @@ bool GroupWork::finished() const noexcept {
   return pending_->finished();
 }
 
+void GroupWork::at_end(std::function<void()> call) const {
+  group_->engine_->at_end(*pending_, std::move(call));
+}
+
 const std::shared_ptr<Progress>& GroupWork::progress_of_context() const noexcept {
   return group_->progress_of_context();
 }
@@ -162,7 +166,7 @@ CollectiveWork Group::start(Call call, OperationMemory input, OperationMemory ou
   if (overlap(input, output) && !is_in_place(call, input, output, rank())) input = copy_of(input);
   auto schedule = schedule_of(call);
   auto operation = std::make_shared<Operation>(std::move(call), std::move(schedule), std::move(input),
-                                               std::move(output), seconds, std::move(options.on_end));
+                                               std::move(output), seconds);
   engine_->submit(operation, options.in_background);
   return {shared_from_this(), std::move(operation)};
 }
@@ -190,13 +194,13 @@ MessageWork Group::start(bool sends, OperationMemory memory, int peer, uint64_t 
     throw UnavailableError(
         name + ": this version has messages of a group of the host's memory only; copy to the host first");
   auto message = std::make_shared<Message>(sends ? Message::Kind::send : Message::Kind::receive, peer, tag,
-                                           std::move(memory), seconds_of(options), std::move(options.on_end));
+                                           std::move(memory), seconds_of(options));
   engine_->submit(message, options.in_background);
   return {shared_from_this(), std::move(message)};
 }
 
 void Group::run(Call call, OperationMemory input, OperationMemory output, std::optional<double> timeout) {
-  start(std::move(call), std::move(input), std::move(output), {timeout, false, {}}).wait(std::nullopt);
+  start(std::move(call), std::move(input), std::move(output), {timeout, false}).wait(std::nullopt);
 }
 
 void Group::abort(const std::string& reason) {

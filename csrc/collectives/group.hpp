@@ -31,6 +31,9 @@ class RDMATX_API GroupWork {
   bool done() const;
   /// Without looking.
   bool finished() const noexcept;
+  /// Calls it once this has ended, well or not: on the group's own thread (or the one that closes the group)
+  /// with no lock held, or at once where it has ended already. It may use the group, and close it.
+  void at_end(std::function<void()> call) const;
   const std::shared_ptr<Progress>& progress_of_context() const noexcept;
 
  protected:
@@ -66,9 +69,6 @@ struct GroupCallOptions {
   std::optional<double> timeout;
   /// Nobody will wait for it at once: the group's own thread carries it on meanwhile.
   bool in_background = false;
-  /// Called once it has ended, well or not, on the group's own thread (or the one that closes the group) with
-  /// no lock held. It may use the group, and close it.
-  std::function<void()> on_end;
 };
 
 /// One rank's part of a group of processes that do collectives together. All ranks call the same ones in the

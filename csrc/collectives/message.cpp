@@ -6,14 +6,8 @@
 
 namespace rdmatx {
 
-Message::Message(Kind kind, int peer, uint64_t tag, OperationMemory memory, double timeout,
-                 std::function<void()> on_end)
-    : Pending(timeout, std::move(on_end)),
-      kind_(kind),
-      tag_(tag),
-      deadline_(timeout),
-      peer_(peer),
-      memory_(std::move(memory)) {}
+Message::Message(Kind kind, int peer, uint64_t tag, OperationMemory memory, double timeout)
+    : Pending(timeout), kind_(kind), tag_(tag), deadline_(timeout), peer_(peer), memory_(std::move(memory)) {}
 
 std::string Message::description() const {
   const std::string whom = peer_ == any_rank ? "any rank" : "rank " + std::to_string(peer_);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,8 +22,7 @@ class Message final : public Pending {
   /// Tags of the group's own messages begin here.
   static constexpr uint64_t tag_limit = uint64_t{1} << 63;
 
-  Message(Kind kind, int peer, uint64_t tag, OperationMemory memory, double timeout,
-          std::function<void()> on_end);
+  Message(Kind kind, int peer, uint64_t tag, OperationMemory memory, double timeout);
 
   /// Of a receive from any rank: who sent it, once it has ended well.
   int peer() const noexcept { return peer_; }

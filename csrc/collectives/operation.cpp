@@ -27,8 +27,8 @@ std::shared_ptr<HostBuffer> ScratchMemory::get(uint64_t bytes) {
 }
 
 Operation::Operation(Call call, std::shared_ptr<const Schedule> schedule, OperationMemory input,
-                     OperationMemory output, double timeout, std::function<void()> on_end)
-    : Pending(timeout, std::move(on_end)),
+                     OperationMemory output, double timeout)
+    : Pending(timeout),
       call_(std::move(call)),
       element_bytes_(element_bytes(call_.type)),
       schedule_(std::move(schedule)) {

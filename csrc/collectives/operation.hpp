@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -17,6 +16,7 @@ class ScratchMemory {
  public:
   /// At least as much; its content is whatever was there.
   std::shared_ptr<HostBuffer> get(uint64_t bytes);
+  void clear() noexcept { kept_.reset(); }
 
  private:
   std::shared_ptr<HostBuffer> kept_;
@@ -29,7 +29,7 @@ class ScratchMemory {
 class Operation final : public Pending {
  public:
   Operation(Call call, std::shared_ptr<const Schedule> schedule, OperationMemory input,
-            OperationMemory output, double timeout, std::function<void()> on_end);
+            OperationMemory output, double timeout);
 
   const Call& call() const noexcept { return call_; }
   std::string description() const override { return describe(call_); }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace rdmatx {
 
@@ -14,8 +15,7 @@ namespace rdmatx {
 /// The state may be read from any thread; everything else belongs to the lock of the engine.
 class Pending {
  public:
-  explicit Pending(double timeout, std::function<void()> on_end)
-      : timeout_(timeout), on_end_(std::move(on_end)) {}
+  explicit Pending(double timeout) : timeout_(timeout) {}
   virtual ~Pending() = default;
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
@@ -36,7 +36,8 @@ class Pending {
   void succeed() noexcept { end(State::succeeded, nullptr); }
   void fail(std::exception_ptr failure) noexcept { end(State::failed, std::move(failure)); }
   /// What is to be called once it has ended; empty where nothing is.
-  std::function<void()> take_on_end() noexcept { return std::exchange(on_end_, nullptr); }
+  void add_end_call(std::function<void()> call) { end_calls_.push_back(std::move(call)); }
+  std::vector<std::function<void()>> take_end_calls() noexcept { return std::exchange(end_calls_, {}); }
 
  protected:
   /// It ends: lets go what it holds.
@@ -53,7 +54,7 @@ class Pending {
   }
 
   const double timeout_;
-  std::function<void()> on_end_;
+  std::vector<std::function<void()>> end_calls_;
   std::exception_ptr failure_;
   std::atomic<State> state_{State::pending};
 };

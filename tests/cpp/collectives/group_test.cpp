@@ -5,7 +5,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -116,7 +115,7 @@ TEST(several_operations_are_carried_out_in_order_while_nobody_waits) {
     std::vector<int64_t> values(5000, rank + 1);
     std::vector<CollectiveWork> works;
     for (int i = 0; i < 5; ++i)
-      works.push_back(group.start(all_reduce_call(values.size()), {}, memory_of(values), {{}, true, {}}));
+      works.push_back(group.start(all_reduce_call(values.size()), {}, memory_of(values), {{}, true}));
     // Only looks; the group's own thread does the work.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!works.back().finished() && std::chrono::steady_clock::now() < until)
@@ -257,8 +256,8 @@ TEST(messages_go_beside_collectives_and_keep_their_order) {
     for (size_t i = 0; i < count; ++i) {
       out[i].assign(size(i), static_cast<int64_t>(1000 * i) + rank);
       in[i].assign(size(i), -1);
-      works.push_back(group.receive(memory_of(in[i]), from, i % 2, {{}, true, {}}));
-      works.push_back(group.send(memory_of(out[i]), to, i % 2, {{}, true, {}}));
+      works.push_back(group.receive(memory_of(in[i]), from, i % 2, {{}, true}));
+      works.push_back(group.send(memory_of(out[i]), to, i % 2, {{}, true}));
       if (i % 10 == 0) check_all_reduce(group, 1000, Algorithm::automatic);
     }
     for (const MessageWork& work : works) work.wait({});
@@ -304,7 +303,7 @@ TEST(a_message_that_does_not_fit_or_does_not_come_ends_alone) {
         CHECK_THROWS(SizeMismatchError, "does not fit", group.receive(memory_of(less), 1, 1).wait({}));
         for (const std::optional<int> source : {std::optional<int>(1), std::optional<int>()})
           CHECK_THROWS(TimeoutError, "the group lives on",
-                       group.receive(memory_of(values), source, 2, {0.1, false, {}}).wait({}));
+                       group.receive(memory_of(values), source, 2, {0.1, false}).wait({}));
       } else if (count <= 1024) {
         group.send(memory_of(values), 0, 1).wait({});  // it is on its way: rank 0 alone learns of it
       } else {
@@ -360,28 +359,31 @@ TEST(messages_that_make_no_sense_are_refused) {
 }
 
 TEST(what_was_called_tells_its_end_on_the_groups_own_thread) {
-  std::atomic<int> told{0};
   expect_none(on_ranks(3, [&](int, Group& group) {
     const auto here = std::this_thread::get_id();
     std::vector<int64_t> values(5000, 1), more(10, 1);
-    std::atomic<int> own{0};
+    std::atomic<int> told{0};
     std::atomic<bool> elsewhere{true};
-    group.start(all_reduce_call(values.size()), {}, memory_of(values),
-                {{}, true, [&] {
-                   if (std::this_thread::get_id() == here) elsewhere = false;
-                   // It may call the group; the next one runs while this one returns.
-                   group.start(all_reduce_call(more.size()), {}, memory_of(more), {{}, true, [&] { ++own; }});
-                   ++own;
-                 }});
+    std::atomic<bool> had_ended{false};
+    const CollectiveWork work =
+        group.start(all_reduce_call(values.size()), {}, memory_of(values), {{}, true});
+    // It may call the group; what it starts runs once it has returned.
+    work.at_end([&] {
+      if (had_ended && std::this_thread::get_id() == here) elsewhere = false;
+      group.start(all_reduce_call(more.size()), {}, memory_of(more), {{}, true}).at_end([&] { ++told; });
+      ++told;
+    });
+    had_ended = true;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (own < 2 && std::chrono::steady_clock::now() < until)
+    while (told < 2 && std::chrono::steady_clock::now() < until)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    CHECK_EQ(own.load(), 2);
+    CHECK_EQ(told.load(), 2);
     CHECK(elsewhere.load());
     for (const int64_t value : more) CHECK_EQ(value, int64_t{3});
-    told.fetch_add(own);
+    // Of what has ended it is told at once, and as often as asked.
+    work.at_end([&] { ++told; });
+    CHECK_EQ(told.load(), 3);
   }));
-  CHECK_EQ(told.load(), 6);
 }
 
 TEST(a_failure_is_told_once_and_so_is_the_end_of_a_group) {
@@ -402,7 +404,8 @@ TEST(a_failure_is_told_once_and_so_is_the_end_of_a_group) {
       std::vector<int64_t> values(10, 1);
       std::vector<CollectiveWork> works;
       for (int i = 0; i < 3; ++i)
-        works.push_back(group.start(all_reduce_call(10), {}, memory_of(values), {{}, true, [&] { ++told; }}));
+        works.push_back(group.start(all_reduce_call(10), {}, memory_of(values), {{}, true}));
+      for (const CollectiveWork& work : works) work.at_end([&] { ++told; });
       started = true;
       if (!aborts) group.close();
       wait_until([&] { return told == 3; });
@@ -415,28 +418,31 @@ TEST(a_failure_is_told_once_and_so_is_the_end_of_a_group) {
 TEST(the_last_of_a_group_may_be_given_up_where_its_end_is_told) {
   const auto context = std::make_shared<Context>(std::vector<std::string>{}, Provider::soft, patience);
   const auto listener = context->listen("127.0.0.1:0");
-  auto group = Group::create(context, listener, {0, {listener->address()}, patience, {}});
+  const auto other_listener = context->listen("127.0.0.1:0");
+  const std::vector<std::string> addresses{listener->address(), other_listener->address()};
+  std::shared_ptr<Group> other;
+  std::thread meeting([&] { other = Group::create(context, other_listener, {1, addresses, patience, {}}); });
+  auto group = Group::create(context, listener, {0, addresses, patience, {}});
+  meeting.join();
   std::atomic<bool> gone{false};
-  std::vector<int64_t> values(10, 1);
   const std::weak_ptr<Group> watched = group;
-  std::mutex starting;
+  std::vector<int64_t> values(10, 1), others(10, 1);
   {
-    // The call has to be over before its end is told: it would hold the group.
-    const std::lock_guard lock(starting);
+    const CollectiveWork work = group->start(all_reduce_call(10), {}, memory_of(values), {{}, true});
     const auto last = std::make_shared<std::shared_ptr<Group>>(std::move(group));
-    (*last)->start(all_reduce_call(10), {}, memory_of(values), {{}, true, [last, &starting, &gone] {
-                                                                  {
-                                                                    const std::lock_guard wait(starting);
-                                                                  }
-                                                                  last->reset();
-                                                                  gone = true;
-                                                                }});
+    work.at_end([last, &gone] {
+      last->reset();
+      gone = true;
+    });
   }
+  CHECK(!gone);
+  other->start(all_reduce_call(10), {}, memory_of(others), {{}, true}).wait({});
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!gone && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK(gone.load());
   CHECK(watched.expired());
+  other->close();
   context->close();
 }
 
