@@ -100,11 +100,16 @@ $(MADE)/installed: pyproject.toml setup.py | $(MADE)/compiled
 	@$(STEP) install 'installing rdmatx into .venv, from this folder' $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
+# The same build once more, now that there is a torch: it adds the backend for torch.distributed.
+$(MADE)/torch-compiled: $(MADE)/torch $(MADE)/installed $(CXX_SOURCES) $(if $(wildcard rdmatx/torch/_C*.so),,FORCE)
+	@$(STEP) torch-compile 'compiling the torch.distributed backend' $(PYTHON) setup.py -q build_ext --inplace
+	@touch $@
+
 .PHONY: FORCE
 FORCE:
 
 .PHONY: build
-build: system-packages $(MADE)/installed $(if $(filter torch,$(LANES)),$(MADE)/torch)
+build: system-packages $(MADE)/installed $(if $(filter torch,$(LANES)),$(MADE)/torch-compiled)
 	@$(PYTHON) -c 'from rdmatx import _C; print("rdmatx", _C.version(), "is built: .venv/bin/rdmatx")'
 
 .PHONY: lab
@@ -193,4 +198,4 @@ bench: build $(MADE)/torch
 .PHONY: clean
 clean:
 	rm -rf build dist *.egg-info $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-out
-	rm -f rdmatx/*.so rdmatx/*.so.*
+	rm -f rdmatx/*.so rdmatx/*.so.* rdmatx/torch/*.so rdmatx/torch/built_for.txt

@@ -1,5 +1,7 @@
-"""Builds the C++ core with CMake; everything else is in pyproject.toml."""
+"""Builds the C++ core with CMake, and the backend for torch.distributed where there is a torch; everything
+else is in pyproject.toml."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,8 +21,15 @@ def run(command: list[str]) -> None:
         )
 
 
+def wants_torch() -> bool:
+    """Whether the backend is built, too: RDMATX_TORCH=1 or 0, else whether the build sees a torch (which it
+    does not in the isolated environment that pip makes unless it is told --no-build-isolation)."""
+    choice = os.environ.get("RDMATX_TORCH", "")
+    return choice == "1" or (choice != "0" and importlib.util.find_spec("torch") is not None)
+
+
 class CMakeBuild(build_ext):
-    """Runs CMake once and lets it install the core and the extension into the package."""
+    """Runs CMake once and lets it install the core and the extensions into the package."""
 
     def build_extension(self, ext: Extension) -> None:
         source = Path(__file__).resolve().parent
@@ -40,20 +49,26 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_INSTALL_PREFIX={package}",
             f"-DPython_EXECUTABLE={sys.executable}",
             "-DRDMATX_BUILD_TESTS=OFF",
+            f"-DRDMATX_TORCH={'ON' if wants_torch() else 'OFF'}",
         ]
         if shutil.which("ninja") and not (build / "Makefile").exists():
             configure += ["-G", "Ninja"]
         configure += os.environ.get("RDMATX_CMAKE_ARGS", "").split()
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         run(configure)
-        run([cmake, "--build", str(build), "--target", "_C", "--parallel", jobs])
-        run([cmake, "--install", str(build), "--component", "python"])
+        parts = {"_C": "python", **({"_torch": "torch"} if wants_torch() else {})}
+        run([cmake, "--build", str(build), "--target", *parts, "--parallel", jobs])
+        for component in parts.values():
+            run([cmake, "--install", str(build), "--component", component])
 
     def copy_extensions_to_source(self) -> None:
-        """In-place and editable builds: the core goes beside the extension that is linked with it."""
+        """In-place and editable builds: what else was built goes beside the extension, too."""
         super().copy_extensions_to_source()
-        for core in (Path(self.build_lib) / "rdmatx").glob("librdmatx_core.so*"):
-            self.copy_file(str(core), str(Path(__file__).resolve().parent / "rdmatx" / core.name))
+        built = Path(self.build_lib) / "rdmatx"
+        for pattern in ("librdmatx_core.so*", "torch/_C*.so", "torch/built_for.txt"):
+            for file in built.glob(pattern):
+                target = Path(__file__).resolve().parent / "rdmatx" / file.relative_to(built)
+                self.copy_file(str(file), str(target))
 
 
 setup(ext_modules=[Extension("rdmatx._C", sources=[])], cmdclass={"build_ext": CMakeBuild})

@@ -144,3 +144,11 @@ set(RDMATX_BINDINGS_SOURCES
   csrc/bindings/raw_copies.cpp
   csrc/bindings/testing.cpp
 )
+set(RDMATX_TORCH_SOURCES
+  csrc/torch/backend.cpp
+  csrc/torch/collectives.cpp
+  csrc/torch/messages.cpp
+  csrc/torch/module.cpp
+  csrc/torch/tensors.cpp
+  csrc/torch/work.cpp
+)
