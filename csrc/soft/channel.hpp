@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -104,7 +106,7 @@ constexpr uint64_t rnr_cancelled = ~uint64_t{0};
 /// changes the description only while no piece is left to claim, and then publishes it by a new generation,
 /// so whoever claims a piece by compare-and-exchange read the description that belongs to it.
 struct SharedWrite {
-  static constexpr uint64_t piece_bytes = 128 * 1024;
+  static constexpr uint64_t smallest_piece = 128 * 1024, largest_piece = 512 * 1024;
   static constexpr uint64_t closed = 0xffffffff;  ///< as the next piece: none is left
 
   alignas(64) std::atomic<uint64_t> source;  ///< in the requester's process
@@ -117,7 +119,13 @@ struct SharedWrite {
       std::atomic<uint64_t> helped;  ///< generation, and how many of its pieces the responder put in place
   std::atomic<uint64_t> failed;      ///< the generation of which it could not copy a piece
 
-  static constexpr uint64_t pieces(uint64_t length) { return (length + piece_bytes - 1) / piece_bytes; }
+  /// Large ones cost fewer calls of the kernel, small ones have both sides end together.
+  static constexpr uint64_t piece_bytes(uint64_t length) {
+    return std::clamp(std::bit_floor(length / 32), smallest_piece, largest_piece);
+  }
+  static constexpr uint64_t pieces(uint64_t length) {
+    return (length + piece_bytes(length) - 1) / piece_bytes(length);
+  }
 };
 
 /// Fields by who writes them; each group on cache lines of its own. Messages are numbered from 1.

@@ -157,8 +157,8 @@ void help_with_write(QueuePair& qp) {
     const uint32_t key = write.key.load(std::memory_order_relaxed);
     if (!peer_may_access(qp, key, target, length, IBV_ACCESS_REMOTE_WRITE)) return;
     if (!write.claims.compare_exchange_strong(claims, claims + 1)) continue;
-    const uint64_t offset = piece * SharedWrite::piece_bytes;
-    const uint64_t bytes = std::min(length - offset, SharedWrite::piece_bytes);
+    const uint64_t offset = piece * SharedWrite::piece_bytes(length);
+    const uint64_t bytes = std::min(length - offset, SharedWrite::piece_bytes(length));
     std::vector<iovec>& pieces = qp.pieces;
     pieces.assign(1, {region_memory(qp, key, target + offset), bytes});
     if (copy_attached(qp.peer->pid(), false, pieces, source + offset) != 0) write.failed.store(generation);

@@ -23,7 +23,7 @@ constexpr uint64_t ring_to_bytes = 4 * 1024 * 1024;
 constexpr uint64_t ring_piece_bytes = 32 * 1024;
 /// A copied write from here on is open to the help of a peer that polls. Below, it is done before the peer
 /// would see it.
-constexpr uint64_t share_from_bytes = 2 * SharedWrite::piece_bytes;
+constexpr uint64_t share_from_bytes = 2 * SharedWrite::smallest_piece;
 
 void commit(QueuePair& qp) {
   qp.requests_out.commit();
@@ -178,20 +178,21 @@ uint64_t claim_piece(SharedWrite& write, uint64_t pieces) {
 Step copy_pieces(QueuePair& qp, SendEntry& entry) {
   SharedWrite& write = qp.outbound->state().shared_write;
   const uint64_t pieces = SharedWrite::pieces(entry.length);
-  for (uint64_t moved = 0; moved < turn_bytes; moved += SharedWrite::piece_bytes) {
+  const uint64_t piece_bytes = SharedWrite::piece_bytes(entry.length);
+  for (uint64_t moved = 0; moved < turn_bytes; moved += piece_bytes) {
     // What is claimed is copied at once: a claim that is not followed up would never end.
     const uint64_t piece = claim_piece(write, pieces);
     if (piece >= pieces) {
       const uint64_t helped = write.helped.load(std::memory_order_acquire);
       const uint64_t by_peer = helped >> 32 == qp.shared_generation ? helped & SharedWrite::closed : 0;
-      const uint64_t own = (entry.offset + SharedWrite::piece_bytes - 1) / SharedWrite::piece_bytes;
+      const uint64_t own = (entry.offset + piece_bytes - 1) / piece_bytes;
       if (own + by_peer < pieces) return Step::blocked;  // the peer is at the last one
       entry.shared = false;
       entry.offset = write.failed.load() == qp.shared_generation ? 0 : entry.length;
       return Step::done;
     }
-    const uint64_t offset = piece * SharedWrite::piece_bytes;
-    const uint64_t bytes = std::min(entry.length - offset, SharedWrite::piece_bytes);
+    const uint64_t offset = piece * piece_bytes;
+    const uint64_t bytes = std::min(entry.length - offset, piece_bytes);
     if (copy_part(qp, entry, offset, bytes) == Step::blocked) return Step::blocked;
     if (entry.only_ring) return Step::done;
   }
