@@ -55,6 +55,7 @@ help:
 	@echo 'make test-cpp   the C++ tests'
 	@echo 'make test-asan  C++ and in-process tests under the address and undefined-behaviour sanitizers'
 	@echo 'make test-tsan  C++ and in-process tests under the thread sanitizer'
+	@echo 'make test-torch-suite  the tests of torch.distributed that PyTorch is installed with, with 2, 3 and 4 ranks'
 	@echo 'make model      every state of the model of the messaging protocol, with spin'
 	@echo 'make fuzz       each fuzz target for a minute'
 	@echo 'make soak       all operations at random for two hours, peers killed over and over, and what they leave behind'
@@ -186,6 +187,11 @@ model-checker:
 .PHONY: model
 model: model-checker
 	@$(RDMATX_PYTHON) -m tests.model $(ARGS)
+
+# The tests of torch.distributed that PyTorch is installed with, on gloo and then on rdmatx.
+.PHONY: test-torch-suite
+test-torch-suite: build
+	@for world in 2 3 4; do $(PYTHON) -m tests.torch.suite --world $$world $(ARGS); done
 
 .PHONY: fuzz
 fuzz: build

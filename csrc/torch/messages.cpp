@@ -62,38 +62,39 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
   const uint64_t tag = own_tags + barriers_++;
   const double seconds = seconds_of(options.timeout);
   const Deadline deadline(seconds);
+  const std::string after = " in " + std::to_string(static_cast<int64_t>(seconds * 1000)) + " ms";
   const auto left = [&] { return GroupCallOptions{deadline.left(seconds), false}; };
   uint8_t byte = 0;
   if (getRank() != 0) {
-    translated([&] {
+    try {
       group_->send(memory_of(byte), 0, tag, left()).wait({});
       group_->receive(memory_of(byte), 0, tag, left()).wait({});
-    });
+    } catch (const Error& error) {
+      C10_THROW_ERROR(DistBackendError,
+                      "Rank " + std::to_string(getRank()) +
+                          " successfully reached monitoredBarrier, but received errors while waiting for "
+                          "send/recv from rank 0" +
+                          after + ": " + error.what());
+    }
     return;
   }
-  std::string missing;
-  int count = 0;
-  for (int rank = 1; rank < getSize(); ++rank) {
+  std::vector<std::string> missing;
+  for (int rank = 1; rank < getSize() && (missing.empty() || wait_for_all); ++rank) {
+    if (missing.empty() && deadline.passed())
+      C10_THROW_ERROR(DistBackendError, "Rank 0 timed out in monitoredBarrier" + after + ", before rank " +
+                                            std::to_string(rank) + " was looked at");
     try {
-      translated([&] {
-        try {
-          group_->receive(memory_of(byte), rank, tag, left()).wait({});
-        } catch (const TimeoutError&) {
-          missing += (count++ > 0 ? ", " : "") + std::to_string(rank);
-        }
-      });
-    } catch (const c10::Error& error) {
-      C10_THROW_ERROR(DistBackendError, "Rank " + std::to_string(rank) +
-                                            " failed to pass monitoredBarrier in " +
-                                            std::to_string(static_cast<int64_t>(seconds * 1000)) +
-                                            " ms: " + error.what_without_backtrace());
+      group_->receive(memory_of(byte), rank, tag, left()).wait({});
+    } catch (const TimeoutError&) {
+      missing.push_back(std::to_string(rank));
+    } catch (const Error& error) {
+      C10_THROW_ERROR(DistBackendError, "Rank " + std::to_string(rank) + " failed to pass monitoredBarrier" +
+                                            after + ": " + error.what());
     }
-    if (count > 0 && !wait_for_all) break;
   }
-  if (count > 0)
-    C10_THROW_ERROR(DistBackendError, (count == 1 ? "Rank " : "Ranks ") + missing +
-                                          " failed to pass monitoredBarrier in " +
-                                          std::to_string(static_cast<int64_t>(seconds * 1000)) + " ms");
+  if (!missing.empty())
+    C10_THROW_ERROR(DistBackendError, (missing.size() == 1 ? "Rank " : "Ranks ") + c10::Join(", ", missing) +
+                                          " failed to pass monitoredBarrier" + after);
   translated([&] {
     for (int rank = 1; rank < getSize(); ++rank) group_->send(memory_of(byte), rank, tag, left()).wait({});
   });

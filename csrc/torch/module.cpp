@@ -58,7 +58,8 @@ PYBIND11_MODULE(_C, module) {
              return c10::make_intrusive<Backend>(group_of(group), milliseconds_of(timeout),
                                                  hooks_of(std::move(split), std::move(closed)));
            }),
-           py::arg("group"), py::arg("timeout"), py::arg("split"), py::arg("closed"));
+           py::arg("group"), py::arg("timeout"), py::arg("split"), py::arg("closed"))
+      .def_property_readonly("options", &Backend::getBackendOptions);
 }
 
 }  // namespace rdmatx::distributed

@@ -24,6 +24,8 @@ template <typename Body>
 auto translated(Body body) {
   try {
     return body();
+  } catch (const rdmatx::TimeoutError& error) {
+    C10_THROW_ERROR(DistBackendError, std::string("The timeout passed: ") + error.what());
   } catch (const rdmatx::Error& error) {
     C10_THROW_ERROR(DistBackendError, error.what());
   }

@@ -10,7 +10,6 @@ import pytest
 from tests.launch import Rank, launch
 from tests.torch.groups import process_group
 
-WORLDS = (1, 2, 3, 4)
 SIZES = (0, 1, 3, 1000, 100_000)
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
@@ -73,7 +72,7 @@ def all_reduce(rank: Rank, folder: str) -> int:
     return done
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_all_reduce(tmp_path: Path, world: int) -> None:
     assert launch(all_reduce, str(tmp_path), ranks=world) == [9 * 5 * 4 * 2] * world
 
@@ -112,7 +111,7 @@ def rooted(rank: Rank, folder: str) -> None:
         dist.barrier()
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [1, 3])
 def test_broadcast_reduce_gather_scatter(tmp_path: Path, world: int) -> None:
     launch(rooted, str(tmp_path), ranks=world)
 
@@ -185,7 +184,7 @@ def uneven(dist: Any, me: int, world: int) -> None:
     assert torch.equal(output, torch.cat(expected))
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [1, 2, 4])
 def test_all_gather_reduce_scatter_all_to_all(tmp_path: Path, world: int) -> None:
     launch(gathering, str(tmp_path), ranks=world)
 
@@ -215,7 +214,7 @@ def sparse(rank: Rank, folder: str) -> None:
             dist.all_reduce(mine, dist.ReduceOp.MAX)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 3])
 def test_sparse_all_reduce(tmp_path: Path, world: int) -> None:
     launch(sparse, str(tmp_path), ranks=world)
 
@@ -265,6 +264,6 @@ def several(rank: Rank, folder: str) -> None:
         dist.barrier()
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 3])
 def test_several_at_a_time(tmp_path: Path, world: int) -> None:
     launch(several, str(tmp_path), ranks=world)
