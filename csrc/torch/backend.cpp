@@ -65,6 +65,7 @@ Backend::WorkPointer Backend::start(c10d::OpType type, const char* title, const 
           group_->start(std::move(part.call), std::move(part.input), std::move(part.output), options));
   });
   work->stand_for(std::move(operations));
+  release_tensors_given_up();
   return work;
 }
 
@@ -118,6 +119,7 @@ void Backend::shutdown() {
   std::call_once(closed_, [this] {
     const WithoutGil without_gil;
     group_->close();
+    release_tensors_given_up();
     hooks_.closed();
   });
 }

@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 
 #include <memory>
+#include <mutex>
 #include <utility>
 
 namespace rdmatx::distributed {
@@ -37,6 +38,28 @@ std::optional<DataType> type_of(at::ScalarType type) {
     default:
       return std::nullopt;
   }
+}
+
+class TensorsGivenUp {
+ public:
+  void add(at::Tensor tensor) {
+    const std::lock_guard lock(mutex_);
+    tensors_.push_back(std::move(tensor));
+  }
+  std::vector<at::Tensor> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(tensors_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<at::Tensor> tensors_;
+};
+
+// Never destroyed: at the end of the process the interpreter may be gone already.
+TensorsGivenUp& tensors_given_up() {
+  static auto* tensors = new TensorsGivenUp;
+  return *tensors;
 }
 
 }  // namespace
@@ -120,8 +143,15 @@ OperationMemory memory_of(const at::Tensor& contiguous) {
   OperationMemory memory;
   memory.data = contiguous.data_ptr();
   memory.bytes = contiguous.nbytes();
-  memory.keepalive = std::make_shared<at::Tensor>(contiguous);
+  memory.keepalive = {new at::Tensor(contiguous), [](at::Tensor* tensor) {
+                        tensors_given_up().add(std::move(*tensor));
+                        delete tensor;
+                      }};
   return memory;
+}
+
+void release_tensors_given_up() {
+  tensors_given_up().take();
 }
 
 at::Tensor dense_input(const at::Tensor& tensor) {

@@ -32,8 +32,11 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name,
 /// Throws where they differ in dtype.
 void check_same_type(const at::Tensor& one, const at::Tensor& other, const char* name);
 
-/// The memory of a contiguous tensor, which it keeps alive.
+/// The memory of a contiguous tensor, which it keeps alive. The core gives it up on any thread and under its
+/// locks, and the end of a tensor may want the GIL (its memory may be numpy's): so it goes to a list then.
 OperationMemory memory_of(const at::Tensor& contiguous);
+/// Drops the tensors on that list. For whoever holds no lock of the core.
+void release_tensors_given_up();
 
 /// A tensor to send from: the tensor itself where it is contiguous, else a copy.
 at::Tensor dense_input(const at::Tensor& tensor);

@@ -99,6 +99,7 @@ void Work::conclude() noexcept {
       failure = translated(std::current_exception());
     }
     finishes_.clear();
+    release_tensors_given_up();
     finish(failure);
   });
 }

@@ -267,3 +267,31 @@ def several(rank: Rank, folder: str) -> None:
 @pytest.mark.parametrize("world", [1, 3])
 def test_several_at_a_time(tmp_path: Path, world: int) -> None:
     launch(several, str(tmp_path), ranks=world)
+
+
+def borrowed(rank: Rank, folder: str) -> None:
+    """Memory of numpy, given up by all but the collective under way: it is held till then, and its end, which
+    takes the GIL, stands in nobody's way."""
+    import weakref
+
+    import numpy as np
+    import torch
+
+    class Watched(np.ndarray):
+        pass
+
+    with process_group(rank, folder) as dist:
+        for _ in range(200):
+            array = np.ones(20_000, np.float32).view(Watched)
+            gone = weakref.ref(array)
+            dist.all_reduce(torch.from_numpy(array), async_op=True)
+            del array
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            work.wait() if rank.index else work.get_future().wait()
+        dist.barrier()
+        assert gone() is None
+
+
+@pytest.mark.parametrize("world", [2])
+def test_memory_that_only_the_collective_holds(tmp_path: Path, world: int) -> None:
+    launch(borrowed, str(tmp_path), ranks=world)
