@@ -186,7 +186,7 @@ def aborted(
 ) -> tuple[str, str, float]:
     with make_group(rank, provider, device) as group:
         call(group, collective, 1000)
-        group.barrier()  # all are there: none hears of it while its group is still in the making
+        rank.barrier()  # none hears of it while its group is in the making, or before it looks
         if rank.index == VICTIM:
             threading.Timer(0.2, group.abort, ["the user said so"]).start()
         kind, text = "", ""
