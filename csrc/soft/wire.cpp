@@ -140,12 +140,13 @@ void Wire::run() {
     rest_.store(awake);
     for (int i = 0; i < count; ++i) handle_event(events[i].data.u64);
     handle_requests();
+    // First the announcement, then the looks: what another thread does after one of them (a queue pair that
+    // is ready for its claim, a peer whose last queue pair goes, a host to be reached) rings the doorbell.
+    rest_.store(asleep);
     grant_claims();
     flush_all();
     forget_unused_peers();
     const int due_ms = tcp_ ? tcp_->work() : -1;
-    // First the announcement, then the look: whatever comes between the two rings the doorbell.
-    rest_.store(asleep);
     timeout_ms = drive_unpolled(instance_);
     if (std::any_of(links_.begin(), links_.end(), [](auto& link) { return !link.second.unsent.empty(); }))
       timeout_ms = timeout_ms < 0 ? patrol_ms : timeout_ms;
