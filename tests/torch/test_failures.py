@@ -108,7 +108,7 @@ def aborted(rank: Rank, folder: str) -> str:
 
     with process_group(rank, folder) as dist:
         backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-        dist.barrier()
+        rank.barrier()  # none hears of it before it looks
         future = None
         if rank.index == VICTIM:
             # Somebody waits meanwhile, and a future is pending.
@@ -134,7 +134,7 @@ def mismatched(rank: Rank, folder: str) -> str:
     import torch
 
     with process_group(rank, folder) as dist:
-        dist.barrier()
+        rank.barrier()  # none hears of it before it looks
         with pytest.raises(dist.DistBackendError) as caught:
             over_and_over(lambda: dist.all_reduce(torch.ones(20 if rank.index == VICTIM else 10)))
         return str(caught.value)
