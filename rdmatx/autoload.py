@@ -15,10 +15,8 @@ def register_backend() -> None:
 
     Never raises: whoever imports torch may not want rdmatx at all.
     """
-    distributed = sys.modules.get("torch.distributed")
-    backends = getattr(
-        distributed, "Backend", None
-    )  # not there where torch was built without distributed
+    # Not there where torch was built without it.
+    backends = getattr(sys.modules.get("torch.distributed"), "Backend", None)
     if backends is None or "rdmatx" in getattr(backends, "backend_list", ()):
         return
     backends.register_backend("rdmatx", _create_backend, extended_api=True, devices=DEVICES)

@@ -18,17 +18,18 @@ Call call_of(Collective collective, DataType type, uint64_t count) {
   return call;
 }
 
-std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& lists) {
-  std::vector<at::Tensor> all;
-  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
 void check_all(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* name) {
   for (const at::Tensor& tensor : tensors) {
     check_tensor(tensor, name);
     check_same_type(tensor, like, name);
   }
+}
+
+/// What has a tensor for each rank is given by the root alone.
+void check_lists(size_t count, bool is_root, const char* name, const char* what) {
+  TORCH_CHECK_VALUE(count == (is_root ? 1 : 0), "rdmatx: ", name, " takes ",
+                    is_root ? "one list" : "no lists", " of ", what, " on ",
+                    is_root ? "the root" : "a rank that is not the root", ", and was given ", count);
 }
 
 /// Splits the first dimension by the sizes given, or equally among all ranks; in elements that the core sees.
@@ -186,9 +187,7 @@ Backend::WorkPointer Backend::gather(TensorLists& outputs, Tensors& inputs,
   check_tensor(input, "gather");
   check_root(options.rootRank, "gather");
   const bool gets = options.rootRank == getRank();
-  TORCH_CHECK_VALUE(outputs.size() == (gets ? 1 : 0), "rdmatx: gather takes ", gets ? "one list" : "no lists",
-                    " of output tensors on ", gets ? "the root" : "a rank that is not the root",
-                    ", and was given ", outputs.size());
+  check_lists(outputs.size(), gets, "gather", "output tensors");
   std::vector<Finish> finishes;
   Call call = call_of(Collective::gather, moved_type_of(input), count_of(input));
   call.root = static_cast<int>(options.rootRank);
@@ -197,10 +196,7 @@ Backend::WorkPointer Backend::gather(TensorLists& outputs, Tensors& inputs,
     check_ranks(outputs.front().size(), "gather", "output tensors");
     check_all(outputs.front(), input, "gather");
     // The blocks of other ranks are as large as this one's: none of them knows of all counts.
-    for (const at::Tensor& tensor : outputs.front())
-      TORCH_CHECK_VALUE(tensor.numel() == input.numel(),
-                        "rdmatx: gather takes tensors of one size, and was given ", tensor.numel(), " and ",
-                        input.numel(), " elements");
+    check_same_size(outputs.front(), input, "gather");
     output = memory_of(flat_output(outputs.front(), false, finishes));
   }
   return start(OpType::GATHER, "rdmatx:gather", inputs, {{call, memory_of(dense_input(input)), output}},
@@ -213,9 +209,7 @@ Backend::WorkPointer Backend::scatter(Tensors& outputs, TensorLists& inputs,
   check_tensor(output, "scatter");
   check_root(options.rootRank, "scatter");
   const bool gives = options.rootRank == getRank();
-  TORCH_CHECK_VALUE(inputs.size() == (gives ? 1 : 0), "rdmatx: scatter takes ",
-                    gives ? "one list" : "no lists", " of input tensors on ",
-                    gives ? "the root" : "a rank that is not the root", ", and was given ", inputs.size());
+  check_lists(inputs.size(), gives, "scatter", "input tensors");
   std::vector<Finish> finishes;
   const at::Tensor dense = dense_output(output, false, finishes);
   Call call = call_of(Collective::scatter, moved_type_of(output), count_of(output));
@@ -224,10 +218,7 @@ Backend::WorkPointer Backend::scatter(Tensors& outputs, TensorLists& inputs,
   if (gives) {
     check_ranks(inputs.front().size(), "scatter", "input tensors");
     check_all(inputs.front(), output, "scatter");
-    for (const at::Tensor& tensor : inputs.front())
-      TORCH_CHECK_VALUE(tensor.numel() == output.numel(),
-                        "rdmatx: scatter takes tensors of one size, and was given ", tensor.numel(), " and ",
-                        output.numel(), " elements");
+    check_same_size(inputs.front(), output, "scatter");
     input = memory_of(flat_input(inputs.front()));
   }
   return start(OpType::SCATTER, "rdmatx:scatter", joined(inputs), {{call, input, memory_of(dense)}},

@@ -8,7 +8,6 @@ namespace rdmatx::distributed {
 namespace {
 
 using c10d::OpType;
-using std::chrono::milliseconds;
 
 /// Tags of the backend's own messages begin here; those of users have 32 bits.
 constexpr uint64_t own_tags = uint64_t{1} << 62;

@@ -1,7 +1,6 @@
 // The extension rdmatx.torch._C: what makes a process group's backend of a group.
 
 #include <torch/csrc/utils/pybind.h>
-#include <torch/version.h>
 
 #include <memory>
 
@@ -52,7 +51,6 @@ Backend::Hooks hooks_of(py::function split, py::function closed) {
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  module.attr("torch_version") = TORCH_VERSION;
   py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(module, "Backend")
       .def(py::init([](const py::capsule& group, double timeout, py::function split, py::function closed) {
              return c10::make_intrusive<Backend>(group_of(group), milliseconds_of(timeout),

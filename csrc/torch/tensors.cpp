@@ -139,6 +139,13 @@ void check_same_type(const at::Tensor& one, const at::Tensor& other, const char*
                    other.scalar_type());
 }
 
+void check_same_size(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* name) {
+  for (const at::Tensor& tensor : tensors)
+    TORCH_CHECK_VALUE(tensor.numel() == like.numel(), "rdmatx: ", name,
+                      " takes tensors of one size, and was given ", tensor.numel(), " and ", like.numel(),
+                      " elements");
+}
+
 OperationMemory memory_of(const at::Tensor& contiguous) {
   OperationMemory memory;
   memory.data = contiguous.data_ptr();
@@ -192,6 +199,12 @@ at::Tensor flat_output(const std::vector<at::Tensor>& tensors, bool keeps_conten
     }
   });
   return flat;
+}
+
+std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& lists) {
+  std::vector<at::Tensor> all;
+  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
 }
 
 std::vector<uint64_t> counts_of(const std::vector<at::Tensor>& tensors) {

@@ -32,6 +32,9 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name,
 /// Throws where they differ in dtype.
 void check_same_type(const at::Tensor& one, const at::Tensor& other, const char* name);
 
+/// Throws where one has not as many elements as `like`.
+void check_same_size(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* name);
+
 /// The memory of a contiguous tensor, which it keeps alive. The core gives it up on any thread and under its
 /// locks, and the end of a tensor may want the GIL (its memory may be numpy's): so it goes to a list then.
 OperationMemory memory_of(const at::Tensor& contiguous);
@@ -49,6 +52,8 @@ at::Tensor flat_input(const std::vector<at::Tensor>& tensors);
 at::Tensor flat_output(const std::vector<at::Tensor>& tensors, bool keeps_content,
                        std::vector<Finish>& finishes);
 
+/// The tensors of all lists, one after another.
+std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& lists);
 /// How many elements each has; empty where all have as many.
 std::vector<uint64_t> counts_of(const std::vector<at::Tensor>& tensors);
 

@@ -15,12 +15,6 @@ at::IValue Outputs::value() const {
   return lists.empty() ? at::IValue(tensors) : at::IValue(lists);
 }
 
-std::vector<at::Tensor> Outputs::flat() const {
-  std::vector<at::Tensor> all = tensors;
-  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
 Work::Work(int rank, c10d::OpType type, const char* title,
            const std::optional<std::vector<at::Tensor>>& inputs, uint64_t sequence, Outputs outputs,
            std::vector<Finish> finishes)
@@ -64,7 +58,7 @@ int Work::sourceRank() const {
 
 std::vector<at::Tensor> Work::result() {
   TORCH_CHECK(isCompleted(), "the work has no result yet: wait() for it first");
-  return outputs_.flat();
+  return outputs_.lists.empty() ? outputs_.tensors : joined(outputs_.lists);
 }
 
 bool Work::wait(std::chrono::milliseconds timeout) {

@@ -39,7 +39,6 @@ struct Outputs {
   std::vector<std::vector<at::Tensor>> lists;
 
   at::IValue value() const;
-  std::vector<at::Tensor> flat() const;
 };
 
 /// One call of the backend: one operation of the group, or several, and what is to be done once they have

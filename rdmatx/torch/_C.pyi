@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-torch_version: str
-
 class Backend:
     # `group` is what Group._capsule() gives; `split` is called with (store, rank, world, timeout in seconds),
     # `closed` once the group was closed.

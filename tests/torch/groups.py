@@ -17,7 +17,6 @@ PATIENCE = 30.0
 def process_group(
     rank: Rank,
     folder: str,
-    backend: str = "rdmatx",
     *,
     timeout: float = PATIENCE,
     name: str = "store",
@@ -28,7 +27,7 @@ def process_group(
     import rdmatx.torch  # noqa: F401  registers the backend also where rdmatx is not installed
 
     dist.init_process_group(
-        backend,
+        "rdmatx",
         store=dist.FileStore(f"{folder}/{name}", rank.world),
         rank=rank.index,
         world_size=rank.world,
